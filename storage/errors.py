@@ -1,0 +1,336 @@
+"""Every error the project raises on purpose, in one hierarchy.
+
+::
+
+    RawblockdError
+    ├── SettingsInvalid                 a setting or an option is wrong
+    ├── DeviceRefused                   the device may not be used as asked; nothing was written
+    │   ├── DeviceMissing               the path does not exist or is no device
+    │   ├── DeviceInUse                 another process holds it
+    │   ├── ForeignContent              a foreign signature or other content
+    │   ├── CachePresent                formatting would destroy a cache
+    │   ├── NotFormatted                there is no cache on it
+    │   ├── FormatUnsupported           a newer or unknown format or feature
+    │   ├── LayoutMismatch              the superblock does not fit the device
+    │   ├── GeometryInvalid             the sizes asked for make no device
+    │   └── DirectIoRefused             O_DIRECT is refused and buffered I/O was not allowed
+    ├── DeviceFailed                    an operation of the device failed
+    │   ├── ReadFailed
+    │   ├── WriteFailed
+    │   ├── FlushFailed
+    │   └── DeviceGone                  the device disappeared or fails everywhere
+    ├── RecoveryRefused                 the start was refused, the device is unchanged
+    │   ├── TooMuchSkipped              above max_skipped_ratio and max_skipped_floor
+    │   ├── InvalidRowsFound            rows that were written wrong: a bug, not bit rot
+    │   └── CopiesLost                  no checkpoint copy can be used
+    ├── DamageFound                     the verdict of an offline check
+    ├── RequestRefused                  the request itself can't be served
+    │   ├── KeyInvalid · NamespaceInvalid · MetadataInvalid · ParameterInvalid · ContentRangeUnsupported
+    │   ├── LengthRequired · LengthMismatch · DigestMismatch · ValueTooLarge
+    │   ├── EntryNotFound
+    │   │   └── EntryCorrupt            a miss because the entry failed verification
+    │   ├── PreconditionFailed · RangeUnsatisfiable
+    │   ├── AcknowledgeNothing · CheckpointFrozen
+    │   └── Full · NamespacesFull
+    └── Unavailable                     come back later
+        ├── Starting · Draining · ReadOnly · Busy · JournalUnavailable
+        └── EntryUnreadable             the slot can't be read
+
+Each class has a stable ``code`` (in problem answers, logs and ``--json`` output), one ``sentence``, the
+``http_status`` it is answered with and the ``exit_code`` a command ends with.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class RawblockdError(Exception):
+    """Base of all errors raised on purpose.
+
+    ``detail`` says what this case was about; ``fields`` are machine-readable facts of the case.
+    """
+
+    code: ClassVar[str] = "error"
+    sentence: ClassVar[str] = "Something failed."
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, detail: str = "", **fields: Any) -> None:
+        super().__init__(detail or self.sentence)
+        self.detail = detail
+        self.fields = fields
+
+
+class SettingsInvalid(RawblockdError):
+    code = "settings_invalid"
+    sentence = "A setting or an option is unknown or has a value that is not allowed."
+    exit_code = 2
+
+
+class DeviceRefused(RawblockdError):
+    code = "device_refused"
+    sentence = "The device can't be used as asked; nothing was written to it."
+    exit_code = 10
+
+
+class DeviceMissing(DeviceRefused):
+    code = "device_missing"
+    sentence = "The path does not exist, or is neither a block device nor a regular file."
+    exit_code = 10
+
+
+class DeviceInUse(DeviceRefused):
+    code = "device_in_use"
+    sentence = "Another process holds the device."
+    exit_code = 11
+
+
+class ForeignContent(DeviceRefused):
+    code = "foreign_content"
+    sentence = "The device holds something that is not a cache of ours."
+    exit_code = 12
+
+
+class CachePresent(DeviceRefused):
+    code = "cache_present"
+    sentence = "The device already holds a cache; formatting it would destroy the cache."
+    exit_code = 13
+
+
+class NotFormatted(DeviceRefused):
+    code = "not_formatted"
+    sentence = "The device holds no cache."
+    exit_code = 14
+
+
+class FormatUnsupported(DeviceRefused):
+    code = "format_unsupported"
+    sentence = "The device was written in a format or with a feature that this version does not know."
+    exit_code = 15
+
+
+class LayoutMismatch(DeviceRefused):
+    code = "layout_mismatch"
+    sentence = "The layout written on the device does not fit the device."
+    exit_code = 16
+
+
+class GeometryInvalid(DeviceRefused):
+    code = "geometry_invalid"
+    sentence = "The sizes asked for do not make a usable device."
+    exit_code = 17
+
+
+class DirectIoRefused(DeviceRefused):
+    code = "direct_io_refused"
+    sentence = "The file system or device refuses O_DIRECT, and buffered I/O was not allowed."
+    exit_code = 18
+
+
+class DeviceFailed(RawblockdError):
+    """An operation of the device failed. ``errno`` is the operating system's number, 0 for a short transfer."""
+
+    code = "io_error"
+    sentence = "The device failed an operation."
+    http_status = 503
+    exit_code = 20
+
+    def __init__(self, detail: str = "", *, errno: int = 0, offset_bytes: int = -1, **fields: Any) -> None:
+        super().__init__(detail, errno=errno, offset_bytes=offset_bytes, **fields)
+        self.errno = errno
+        self.offset_bytes = offset_bytes
+
+
+class ReadFailed(DeviceFailed):
+    code = "read_failed"
+    sentence = "The device failed a read."
+
+
+class WriteFailed(DeviceFailed):
+    code = "write_failed"
+    sentence = "The device failed a write."
+
+
+class FlushFailed(DeviceFailed):
+    code = "flush_failed"
+    sentence = "The device failed a flush."
+
+
+class DeviceGone(DeviceFailed):
+    code = "device_gone"
+    sentence = "The device disappeared or fails everywhere."
+    exit_code = 21
+
+
+class RecoveryRefused(RawblockdError):
+    code = "recovery_refused"
+    sentence = "The start was refused; the device is unchanged."
+    http_status = 503
+    exit_code = 30
+
+
+class TooMuchSkipped(RecoveryRefused):
+    code = "too_much_skipped"
+    sentence = "More entries are damaged than max_skipped_ratio and max_skipped_floor allow."
+    exit_code = 31
+
+
+class InvalidRowsFound(RecoveryRefused):
+    code = "invalid_rows"
+    sentence = "Rows were written wrong (their page's checksum is right): this points to a bug, not to the device."
+    exit_code = 32
+
+
+class CopiesLost(RecoveryRefused):
+    code = "copies_lost"
+    sentence = "No checkpoint copy on the device can be used."
+    exit_code = 33
+
+
+class DamageFound(RawblockdError):
+    code = "damage_found"
+    sentence = "The check found damage."
+    exit_code = 3
+
+
+class RequestRefused(RawblockdError):
+    code = "request_refused"
+    sentence = "The request can't be served."
+    http_status = 400
+
+
+class KeyInvalid(RequestRefused):
+    code = "key_invalid"
+    sentence = "A key has 1 to 1024 bytes after percent-decoding."
+
+
+class NamespaceInvalid(RequestRefused):
+    code = "namespace_invalid"
+    sentence = "A namespace has 1 to 128 characters of A-Z a-z 0-9 . _ -"
+
+
+class MetadataInvalid(RequestRefused):
+    code = "metadata_invalid"
+    sentence = "The metadata kept with a value is too large or is not valid text."
+
+
+class ParameterInvalid(RequestRefused):
+    code = "parameter_invalid"
+    sentence = "A query parameter or header has a value that is not allowed."
+
+
+class ContentRangeUnsupported(RequestRefused):
+    code = "content_range_unsupported"
+    sentence = "A value is put whole; Content-Range is not accepted."
+
+
+class LengthRequired(RequestRefused):
+    code = "length_required"
+    sentence = "A put declares its length with Content-Length; chunked bodies are not accepted."
+    http_status = 411
+
+
+class LengthMismatch(RequestRefused):
+    code = "length_mismatch"
+    sentence = "The body is not as long as it was declared."
+
+
+class DigestMismatch(RequestRefused):
+    code = "digest_mismatch"
+    sentence = "The body does not have the digest that Content-Digest declares."
+
+
+class ValueTooLarge(RequestRefused):
+    code = "value_too_large"
+    sentence = "The value is larger than the largest slot of this device."
+    http_status = 413
+
+
+class EntryNotFound(RequestRefused):
+    code = "not_found"
+    sentence = "There is no entry under this key."
+    http_status = 404
+
+
+class EntryCorrupt(EntryNotFound):
+    code = "corrupt"
+    sentence = "The entry failed verification; it is a miss now and its slot is kept as evidence."
+
+
+class PreconditionFailed(RequestRefused):
+    """``present_write_id`` is the write id of the entry that is there, 0 for none."""
+
+    code = "precondition_failed"
+    sentence = "A condition of the request does not hold."
+    http_status = 412
+
+    def __init__(self, detail: str = "", *, present_write_id: int = 0) -> None:
+        super().__init__(detail)
+        self.present_write_id = present_write_id
+
+
+class RangeUnsatisfiable(RequestRefused):
+    code = "range_unsatisfiable"
+    sentence = "The value has no bytes in the range asked for."
+    http_status = 416
+
+
+class AcknowledgeNothing(RequestRefused):
+    code = "nothing_to_acknowledge"
+    sentence = "There is no partial recovery to acknowledge."
+    http_status = 409
+
+
+class CheckpointFrozen(RequestRefused):
+    code = "partial_recovery"
+    sentence = "Checkpoints are frozen while partial recovery lasts: acknowledge it first."
+    http_status = 409
+
+
+class Full(RequestRefused):
+    code = "full"
+    sentence = "There is no room for the value and nothing may be evicted for it."
+    http_status = 507
+
+
+class NamespacesFull(RequestRefused):
+    code = "namespaces_full"
+    sentence = "The device holds as many namespaces as it can."
+    http_status = 507
+
+
+class Unavailable(RawblockdError):
+    code = "unavailable"
+    sentence = "The daemon can't serve this now."
+    http_status = 503
+
+
+class Starting(Unavailable):
+    code = "recovering"
+    sentence = "The daemon is still recovering its index."
+
+
+class Draining(Unavailable):
+    code = "draining"
+    sentence = "The daemon is stopping."
+
+
+class ReadOnly(Unavailable):
+    code = "read_only"
+    sentence = "The device fails writes; the daemon only reads."
+
+
+class Busy(Unavailable):
+    code = "busy"
+    sentence = "A bounded resource stayed in use for too long."
+
+
+class JournalUnavailable(Unavailable):
+    code = "journal_unavailable"
+    sentence = "The journal can't take rows now, so no mutation can be made durable."
+
+
+class EntryUnreadable(Unavailable):
+    code = "io_error"
+    sentence = "The slot of this entry can't be read; it is kept as evidence."

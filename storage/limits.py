@@ -1,0 +1,37 @@
+"""Named maxima (L1). Reaching one is a defined answer, never memory growth."""
+
+from __future__ import annotations
+
+KEY_MAX_BYTES = 1024
+NAMESPACE_MAX_CHARS = 128
+NAMESPACES_MAX = 4096
+# 4096 namespaces x (128 name + about 80 of settings) = 0.8 MiB of catalogue per copy.
+
+CHUNK_BYTES = 64 * 1024
+"""Payload bytes covered by one checksum of the record header: a range read verifies at most 64 KiB more than it sends."""
+
+METADATA_MAX_BYTES = 8 * 1024
+"""Content type plus client metadata of one entry, names and values together."""
+METADATA_MAX_ITEMS = 64
+
+SLAB_MIN_BYTES = 1 << 20
+SLAB_MAX_BYTES = 64 << 20
+
+HEADER_MAX_BYTES = 16 * 1024
+# 128 fixed + 4 B x 1028 chunks of a 64.25 MiB slot (4112) + key 1024 + metadata 8192 + 64 x 6 B of msgpack heads
+# + 200 B for the other fields = 14,040, rounded up.
+
+TRANSFER_MAX_BYTES = 1 << 20
+"""Largest single I/O of the value path: from 1 MiB a single request has the device's full bandwidth, and a huge page holds two."""
+
+WRITE_ID_START_BITS = 22
+WRITE_ID_COUNTER_BITS = 42
+# 2^22 starts: one every 5 s for 242 days. 2^42 puts within one start: 100,000 a second for 509 days;
+# then puts are refused until a restart.
+
+COPIES_MIN = 2
+COPIES_MAX = 8
+JOURNAL_MIN_BLOCKS = 4096
+
+SKIPPED_LISTED_MAX = 1_000_000
+"""Skipped entries kept in the report, 96 B each in memory while partial: 96 MB. Counts stay exact beyond it."""

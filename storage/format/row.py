@@ -1,0 +1,244 @@
+"""The row: a slot's 64-byte line in the slot table, in memory, in pages and in the journal.
+
+A row says what its slot holds. Free rows are written too, so that "nothing here" is a statement with a checksum and
+not the absence of one; in a free row namespace, digest and write id name the entry that was freed, for replay and
+events. The access counter is not covered by the row's checksum: it changes with every hit.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.format.checksums import crc32c, crc32c_of_lines
+from storage.format.layout import Defect, Field, Layout, Undecodable
+
+ROW_BYTES = 64
+HEADER_UNIT_BYTES = 64
+
+
+class SlotState(enum.IntEnum):
+    FREE = 0
+    LIVE = 1
+    STAGED = 2
+    QUARANTINED = 3
+    RETIRED = 4
+
+
+class FreeReason(enum.IntEnum):
+    """Why a slot was freed; kept in its free row."""
+
+    NEVER_USED = 0
+    CLIENT = 1
+    REPLACED = 2
+    EVICTED = 3
+    EXPIRED = 4
+    QUOTA = 5
+    WIPED = 6
+    CORRUPT = 7
+    RECOVERY = 8
+
+
+class QuarantineReason(enum.IntEnum):
+    """Why a slot is evidence; kept in its quarantined row."""
+
+    SKIPPED = 1
+    CORRUPT = 2
+    UNREADABLE = 3
+
+
+ROW = Layout(
+    "row",
+    ROW_BYTES,
+    [
+        Field("checksum", "I", "CRC32C of the uuid and of bytes 4–63, the access counter as zero"),
+        Field("state", "B", "0 free, 1 live, 2 staged, 3 quarantined, 4 retired"),
+        Field("slot_class", "B", "slot class of the slab"),
+        Field("access", "B", "access counter of eviction; not covered by the checksum"),
+        Field("reason", "B", "free: why it was freed; quarantined: why; else 0"),
+        Field("namespace_id", "I", "namespace of the entry; 0 if the slot was never used"),
+        Field("slab", "I", "place: slab"),
+        Field("seq", "Q", "position in the journal of this change"),
+        Field("write_id", "Q", "write id of the record; in a free row of the record that was freed"),
+        Field("digest", "16s", "keyed digest of namespace and key"),
+        Field("payload_bytes", "I", "payload size; 0 in a free row"),
+        Field("payload_checksum", "I", "CRC32C of the record's chunk checksums; 0 in a free row"),
+        Field("expires_at", "I", "seconds since 1970; 0 never"),
+        Field("slot", "H", "place: slot in the slab"),
+        Field("header_units", "H", "size of the record header in units of 64 bytes; 0 in a free row"),
+    ],
+)
+
+ROW_STRUCT = ROW.struct
+ACCESS_OFFSET = ROW.offsets["access"]
+STATE_OFFSET = ROW.offsets["state"]
+DIGEST_OFFSET = ROW.offsets["digest"]
+SEQ_OFFSET = ROW.offsets["seq"]
+_BODY = struct.Struct(ROW_STRUCT.format.replace("I", "", 1))
+
+ROW_DTYPE = np.dtype(
+    [
+        ("checksum", "<u4"),
+        ("state", "u1"),
+        ("slot_class", "u1"),
+        ("access", "u1"),
+        ("reason", "u1"),
+        ("namespace_id", "<u4"),
+        ("slab", "<u4"),
+        ("seq", "<u8"),
+        ("write_id", "<u8"),
+        ("digest", "V16"),
+        ("payload_bytes", "<u4"),
+        ("payload_checksum", "<u4"),
+        ("expires_at", "<u4"),
+        ("slot", "<u2"),
+        ("header_units", "<u2"),
+    ]
+)
+assert ROW_DTYPE.itemsize == ROW_BYTES
+assert ROW_DTYPE.names == tuple(f.name for f in ROW.fields)
+
+Rows = npt.NDArray[Any]
+"""A structured array of ``ROW_DTYPE``."""
+
+
+class Row(NamedTuple):
+    """One row, decoded; field order is the layout's."""
+
+    checksum: int
+    state: int
+    slot_class: int
+    access: int
+    reason: int
+    namespace_id: int
+    slab: int
+    seq: int
+    write_id: int
+    digest: bytes
+    payload_bytes: int
+    payload_checksum: int
+    expires_at: int
+    slot: int
+    header_units: int
+
+    @property
+    def header_bytes(self) -> int:
+        return self.header_units * HEADER_UNIT_BYTES
+
+    @property
+    def record_bytes(self) -> int:
+        """Header and payload, without the padding to a block."""
+        return self.header_units * HEADER_UNIT_BYTES + self.payload_bytes
+
+
+def seed_of(uuid: bytes) -> int:
+    """What the checksum of a device's rows starts from, so that another device's row does not verify (B3)."""
+    return crc32c(uuid)
+
+
+def encode_row(
+    seed: int,
+    *,
+    state: int,
+    slot_class: int,
+    slab: int,
+    slot: int,
+    seq: int,
+    namespace_id: int = 0,
+    write_id: int = 0,
+    digest: bytes = bytes(16),
+    payload_bytes: int = 0,
+    payload_checksum: int = 0,
+    expires_at: int = 0,
+    header_units: int = 0,
+    reason: int = 0,
+) -> bytes:
+    """64 bytes with the access counter 0."""
+    body = _BODY.pack(
+        state,
+        slot_class,
+        0,
+        reason,
+        namespace_id,
+        slab,
+        seq,
+        write_id,
+        digest,
+        payload_bytes,
+        payload_checksum,
+        expires_at,
+        slot,
+        header_units,
+    )
+    return crc32c(body, seed).to_bytes(4, "little") + body
+
+
+def decode_row(seed: int, line: bytes | memoryview) -> Row:
+    """Decode a row of a journal block. Raises Undecodable for a wrong checksum, an unknown state or reason."""
+    row = Row._make(ROW_STRUCT.unpack(line))
+    body = bytearray(line[4:])
+    body[ACCESS_OFFSET - 4] = 0
+    if crc32c(body, seed) != row.checksum:
+        raise Undecodable(Defect.CHECKSUM, "row")
+    if not plausible(row):
+        raise Undecodable(Defect.INVALID, "row")
+    return row
+
+
+def plausible(row: Row) -> bool:
+    """Strict ranges that hold for a row wherever it stands (B4)."""
+    if row.seq == 0:
+        return False
+    if row.state == SlotState.FREE:
+        empty = row.payload_bytes | row.payload_checksum | row.expires_at | row.header_units
+        if empty or row.reason > FreeReason.RECOVERY:
+            return False
+        if row.reason == FreeReason.NEVER_USED:
+            return not (row.namespace_id or row.write_id or any(row.digest))
+        return True
+    if row.state in (SlotState.LIVE, SlotState.STAGED):
+        return bool(row.namespace_id and row.write_id and row.header_units >= 2 and row.reason == 0)
+    if row.state == SlotState.QUARANTINED:
+        return QuarantineReason.SKIPPED <= row.reason <= QuarantineReason.UNREADABLE
+    return row.state == SlotState.RETIRED
+
+
+def fresh_rows(seed: int, slab: int, slot_class: int, slots: int, seq: int) -> Rows:
+    """The free rows of a slab just given to a class; ``seq`` is that of the catalogue record that gave it."""
+    rows = np.zeros(slots, dtype=ROW_DTYPE)
+    rows["state"] = SlotState.FREE
+    rows["slot_class"] = slot_class
+    rows["slab"] = slab
+    rows["slot"] = np.arange(slots)
+    rows["seq"] = seq
+    rows["checksum"] = checksums_of(seed, rows)
+    return rows
+
+
+def checksums_of(seed: int, rows: Rows) -> npt.NDArray[np.uint32]:
+    """The right checksum of each of many rows, computed at once."""
+    lines = np.ascontiguousarray(rows).view(np.uint8).reshape(-1, ROW_BYTES)[:, 4:].copy()
+    lines[:, ACCESS_OFFSET - 4] = 0
+    return crc32c_of_lines(lines, seed)
+
+
+def implausible_of(rows: Rows) -> npt.NDArray[np.bool_]:
+    """``not plausible(row)`` for each of many rows, computed at once."""
+    state, reason = rows["state"], rows["reason"]
+    empty = (rows["payload_bytes"] == 0) & (rows["payload_checksum"] == 0)
+    empty &= (rows["expires_at"] == 0) & (rows["header_units"] == 0)
+    digest_words = np.ascontiguousarray(rows["digest"]).view(np.uint64).reshape(-1, 2)
+    unnamed = (
+        (rows["namespace_id"] == 0) & (rows["write_id"] == 0) & (digest_words[:, 0] == 0) & (digest_words[:, 1] == 0)
+    )
+    free = (state == SlotState.FREE) & empty & (reason <= FreeReason.RECOVERY)
+    free &= (reason != FreeReason.NEVER_USED) | unnamed
+    named = ((state == SlotState.LIVE) | (state == SlotState.STAGED)) & (reason == 0)
+    named &= (rows["namespace_id"] > 0) & (rows["write_id"] > 0) & (rows["header_units"] >= 2)
+    evidence = (state == SlotState.QUARANTINED) & (reason >= 1) & (reason <= QuarantineReason.UNREADABLE)
+    result: npt.NDArray[np.bool_] = ~(free | named | evidence | (state == SlotState.RETIRED)) | (rows["seq"] == 0)
+    return result

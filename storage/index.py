@@ -1,0 +1,146 @@
+"""The index: slot table, key map, slots and namespaces moved together, one durable row at a time.
+
+Everything but the table is derived from it, so they can't disagree; ``apply_row`` is the only way a row changes
+while the daemon runs, and it is called only for rows that stand in the journal (D3).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage.format.catalogue import CatalogueRecord, NamespaceRecord, NamespaceWipedRecord, SlabRecord
+from storage.format.geometry import NO_CLASS, Geometry
+from storage.format.row import ROW_STRUCT, Row, SlotState, seed_of
+from storage.key_map import KeyMap
+from storage.namespaces import Namespace, Namespaces
+from storage.slot_table import SlotTable
+from storage.slots import Slots
+from storage.status import CapacityStatus, ClassStatus, SlotCounts
+
+
+class Index:
+    """What the daemon knows of its slots."""
+
+    def __init__(self, geometry: Geometry, uuid: bytes) -> None:
+        self.geometry = geometry
+        self.seed = seed_of(uuid)
+        self.table = SlotTable(geometry)
+        self.keys = KeyMap(self.table, geometry.max_entries)
+        self.slots = Slots(self.table)
+        self.namespaces = Namespaces()
+        self.quarantined = [0] * len(geometry.class_bytes)
+        self.retired = [0] * len(geometry.class_bytes)
+        self.live = [0] * len(geometry.class_bytes)
+        self.expiring = 0
+        """Live rows that have an expiry."""
+
+    def derive(self) -> None:
+        """Build everything derived from the table, which was just recovered and holds no duplicate key."""
+        self.keys = KeyMap(self.table, self.geometry.max_entries)
+        self.slots = Slots(self.table)
+        self.table.refresh_page_seqs()
+        row_ids = self.table.row_ids()
+        states = self.table.lines["state"][row_ids]
+        classes = self.table.lines["slot_class"][row_ids]
+        live = row_ids[states == SlotState.LIVE]
+        self.keys.build(live)
+        self.slots.load()
+        self.namespaces.recount(self.table.lines[live], self.geometry.class_bytes)
+        self.expiring = int((self.table.lines["expires_at"][live] != 0).sum())
+        count = len(self.geometry.class_bytes)
+        self.live = np.bincount(classes[states == SlotState.LIVE], minlength=count).tolist()
+        self.quarantined = np.bincount(classes[states == SlotState.QUARANTINED], minlength=count).tolist()
+        self.retired = np.bincount(classes[states == SlotState.RETIRED], minlength=count).tolist()
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def apply_row(self, row_id: int, encoded: bytes, block: int) -> None:
+        """Make a row that stands in journal block ``block`` the state of its slot, unless that is newer already."""
+        old = self.table.row(row_id)
+        new = Row._make(ROW_STRUCT.unpack(encoded))
+        if new.seq <= old.seq:
+            return
+        slot_class = new.slot_class
+        slot_bytes = self.geometry.class_bytes[slot_class]
+        if old.state == SlotState.LIVE:
+            self.keys.remove(old.digest, row_id)
+            self.namespaces.credit(old.namespace_id, slot_bytes, old.payload_bytes)
+            self.live[slot_class] -= 1
+            self.expiring -= old.expires_at != 0
+        elif old.state == SlotState.QUARANTINED:
+            self.quarantined[slot_class] -= 1
+        self.table.set_row(row_id, encoded, new.seq)
+        if new.state == SlotState.LIVE:
+            self.keys.insert(new.digest, row_id)
+            self.namespaces.charge(new.namespace_id, slot_bytes, new.payload_bytes)
+            self.live[slot_class] += 1
+            self.expiring += new.expires_at != 0
+            self.slots.became_live(row_id)
+        elif new.state == SlotState.QUARANTINED:
+            self.quarantined[slot_class] += 1
+            self.slots.in_flight.discard(row_id)
+        elif new.state == SlotState.RETIRED:
+            self.retired[slot_class] += 1
+        elif old.state != SlotState.FREE:
+            self.slots.freed(row_id, block)
+
+    def apply_record(self, record: CatalogueRecord) -> None:
+        """Make a durable catalogue record the state of what it speaks of, unless that is newer already."""
+        if isinstance(record, SlabRecord):
+            if record.seq <= self.table.slab_seq[record.slab]:
+                return
+            self.slots.left_class(record.slab)
+            row_ids = self.table.give_slab(record.slab, record.slot_class, record.generation, record.seq, self.seed)
+            self.slots.adopt_slab(record.slot_class, row_ids)
+        elif isinstance(record, NamespaceRecord):
+            known = self.namespaces.by_id.get(record.namespace_id)
+            if known is None:
+                self.namespaces.add(Namespace(record.namespace_id, record.name, dict(record.settings), record.seq))
+            elif known.seq < record.seq:
+                known.settings = dict(record.settings)
+                known.seq = record.seq
+        elif isinstance(record, NamespaceWipedRecord):
+            wiped = self.namespaces.by_id.pop(record.namespace_id)
+            self.namespaces.by_name.pop(wiped.name)
+
+    # -- counts ---------------------------------------------------------------------------------------------------
+
+    def class_statuses(self) -> list[ClassStatus]:
+        """Per class: free + live + quarantined + retired + limbo + in flight = total (A1)."""
+        geometry, slots = self.geometry, self.slots
+        limbo = [0] * len(geometry.class_bytes)
+        in_flight = [0] * len(geometry.class_bytes)
+        for row_ids, counts in ((slots.limbo_row_ids(), limbo), (slots.in_flight, in_flight)):
+            for row_id in row_ids:
+                counts[self.table.slab_class[self.table.place_of(row_id)[0]]] += 1
+        statuses = []
+        for slot_class, slot_bytes in enumerate(geometry.class_bytes):
+            slot_counts = SlotCounts(
+                free=slots.free_total(slot_class),
+                live=self.live[slot_class],
+                quarantined=self.quarantined[slot_class],
+                retired=self.retired[slot_class],
+                limbo=limbo[slot_class],
+                in_flight=in_flight[slot_class],
+                total=slots.slabs_of_class[slot_class] * geometry.slots_per_slab(slot_class),
+            )
+            statuses.append(ClassStatus(slot_bytes, slots.slabs_of_class[slot_class], slot_counts))
+        return statuses
+
+    def capacity(self, classes: list[ClassStatus]) -> CapacityStatus:
+        """The classes' sums."""
+        geometry = self.geometry
+        total = SlotCounts()
+        for status in classes:
+            for name in ("free", "live", "quarantined", "retired", "limbo", "in_flight", "total"):
+                setattr(total, name, getattr(total, name) + getattr(status.slots, name))
+        return CapacityStatus(
+            slots=total,
+            used_bytes=sum(status.slots.live * status.slot_bytes for status in classes),
+            payload_bytes=sum(n.payload_bytes for n in self.namespaces.by_id.values()),
+            total_bytes=geometry.slabs * geometry.slab_bytes,
+            max_entries=geometry.max_entries,
+            reserved_bytes=geometry.reserved_bytes,
+            memory_full_bytes=geometry.memory_full_bytes,
+            free_slabs=int((self.table.slab_class == NO_CLASS).sum()),
+        )

@@ -1,0 +1,135 @@
+"""The slot table in memory: one line per slot, laid out exactly as the pages of a checkpoint copy.
+
+A line's number is the slot's **row id**: page x lines per page + 1 + position, line 0 of each page being its header;
+so 0 is never a row id. The mapping is reserved for all slots, and memory is used only for slabs that a class owns.
+"""
+
+from __future__ import annotations
+
+import mmap
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.format.geometry import LINE_BYTES, NO_CLASS, Geometry
+from storage.format.row import ACCESS_OFFSET, ROW_DTYPE, ROW_STRUCT, STATE_OFFSET, Row, Rows, fresh_rows
+
+RowIds = npt.NDArray[np.int64]
+
+
+class SlotTable:
+    """Rows, and which class and generation each slab has. Holds no derived state."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self._lines_per_page = geometry.block_bytes // LINE_BYTES
+        self._memory = mmap.mmap(-1, geometry.pages * geometry.block_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.view = memoryview(self._memory)
+        self.lines: Rows = np.frombuffer(self._memory, dtype=ROW_DTYPE)
+        self.page_seq: npt.NDArray[np.uint64] = np.zeros(geometry.pages, dtype=np.uint64)
+        """Highest seq of a row of each page: what decides whether a copy's page is out of date."""
+        self._page_seq_view = self.page_seq.data
+        self.slab_class: npt.NDArray[np.uint8] = np.full(geometry.slabs, NO_CLASS, dtype=np.uint8)
+        self.slab_generation: npt.NDArray[np.uint32] = np.zeros(geometry.slabs, dtype=np.uint32)
+        self.slab_seq: npt.NDArray[np.uint64] = np.zeros(geometry.slabs, dtype=np.uint64)
+
+    # -- places ---------------------------------------------------------------------------------------------------
+
+    def row_id(self, slab: int, slot: int) -> int:
+        page, position = divmod(slot, self.geometry.rows_per_page)
+        return (slab * self.geometry.pages_per_slab + page) * self._lines_per_page + 1 + position
+
+    def place_of(self, row_id: int) -> tuple[int, int]:
+        """Slab and slot of a row."""
+        page, line = divmod(row_id, self._lines_per_page)
+        slab, page_in_slab = divmod(page, self.geometry.pages_per_slab)
+        return slab, page_in_slab * self.geometry.rows_per_page + line - 1
+
+    def page_of(self, row_id: int) -> int:
+        return row_id // self._lines_per_page
+
+    def slot_offset(self, row_id: int) -> int:
+        """Where the slot lies on the device, in bytes."""
+        slab, slot = self.place_of(row_id)
+        return self.geometry.slot_offset(slab, slot, int(self.slab_class[slab]))
+
+    def slot_bytes(self, row_id: int) -> int:
+        slot_class = int(self.slab_class[self.place_of(row_id)[0]])
+        return self.geometry.class_bytes[slot_class]
+
+    def row_ids_of_slab(self, slab: int) -> RowIds:
+        """Row ids of the slots of a slab under its present class, ascending; none if no class owns it."""
+        slot_class = int(self.slab_class[slab])
+        if slot_class == NO_CLASS:
+            return np.empty(0, dtype=np.int64)
+        first = slab * self.geometry.pages_per_slab * self._lines_per_page
+        return first + _line_offsets(self.geometry, slot_class)
+
+    def row_ids(self) -> RowIds:
+        """Row ids of all slots of all slabs that a class owns, ascending."""
+        parts = [self.row_ids_of_slab(int(slab)) for slab in np.flatnonzero(self.slab_class != NO_CLASS)]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def row(self, row_id: int) -> Row:
+        return Row._make(ROW_STRUCT.unpack_from(self.view, row_id * LINE_BYTES))
+
+    def raw(self, row_id: int) -> bytes:
+        return bytes(self.view[row_id * LINE_BYTES : (row_id + 1) * LINE_BYTES])
+
+    def state(self, row_id: int) -> int:
+        return self.view[row_id * LINE_BYTES + STATE_OFFSET]
+
+    def set_row(self, row_id: int, encoded: bytes, seq: int) -> None:
+        """Put an encoded row in its line; its page is out of date in every copy whose page is older than ``seq``."""
+        start = row_id * LINE_BYTES
+        self.view[start : start + LINE_BYTES] = encoded
+        page = row_id // self._lines_per_page
+        if seq > self._page_seq_view[page]:
+            self._page_seq_view[page] = seq
+
+    def touch(self, row_id: int, limit: int) -> None:
+        """Count an access, up to ``limit``. Makes no page dirty: a counter lost in a crash costs a little recency."""
+        position = row_id * LINE_BYTES + ACCESS_OFFSET
+        count = self.view[position]
+        if count < limit:
+            self.view[position] = count + 1
+
+    # -- slabs ----------------------------------------------------------------------------------------------------
+
+    def give_slab(self, slab: int, slot_class: int, generation: int, seq: int, seed: int) -> RowIds:
+        """Give a slab to a class: its lines become that class's free rows. Returns their row ids, ascending."""
+        first = slab * self.geometry.pages_per_slab
+        last = first + self.geometry.pages_per_slab
+        self.lines[first * self._lines_per_page : last * self._lines_per_page] = np.zeros((), dtype=ROW_DTYPE)
+        self.slab_class[slab] = slot_class
+        self.slab_generation[slab] = generation
+        self.slab_seq[slab] = seq
+        row_ids = self.row_ids_of_slab(slab)
+        self.lines[row_ids] = fresh_rows(seed, slab, slot_class, len(row_ids), seq)
+        self.page_seq[first:last] = np.maximum(self.page_seq[first:last], np.uint64(seq))
+        return row_ids
+
+    def refresh_page_seqs(self) -> None:
+        """Derive ``page_seq`` from the rows, after a load."""
+        rows = self.lines.reshape(-1, self._lines_per_page)
+        step = 4096
+        for begin in range(0, len(rows), step):
+            seqs = rows[begin : begin + step, 1:]["seq"].max(axis=1)
+            self.page_seq[begin : begin + step] = seqs
+
+    def close(self) -> None:
+        """Give the memory back. No view of the table may be in use."""
+        self._page_seq_view.release()
+        self.view.release()
+        del self.lines
+        self._memory.close()
+
+
+@lru_cache(maxsize=256)
+def _line_offsets(geometry: Geometry, slot_class: int) -> RowIds:
+    slots = np.arange(geometry.slots_per_slab(slot_class), dtype=np.int64)
+    pages, positions = np.divmod(slots, geometry.rows_per_page)
+    return pages * (geometry.block_bytes // LINE_BYTES) + 1 + positions

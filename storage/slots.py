@@ -1,0 +1,241 @@
+"""Which slots can be taken now: free slots per class, slots in flight, in limbo, held by readers.
+
+A slot's way: free → in flight (a put writes to it) → live → limbo (its freeing row is journaled) → free, when a device
+flush followed the freeing row and nobody holds the slot (D4). Everything here is derived from rows at start (A1).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+
+import numpy as np
+
+from storage.format.geometry import NO_CLASS
+from storage.format.row import SlotState
+from storage.slot_table import RowIds, SlotTable
+
+
+class Slots:
+    """``busy`` of a slab counts its slots that are not free: a slab with none may go to another class."""
+
+    def __init__(self, table: SlotTable) -> None:
+        self._table = table
+        self._free = [array("I") for _ in table.geometry.class_bytes]
+        self._limbo: deque[tuple[int, int]] = deque()
+        self._limbo_held: set[int] = set()
+        self._holds: dict[int, int] = {}
+        self.in_flight: set[int] = set()
+        self.busy = array("I", bytes(4 * table.geometry.slabs))
+        self.unowned: list[int] = []
+        self.slabs_of_class = [0] * len(table.geometry.class_bytes)
+        self._voiding: set[int] = set()
+        self._aside: set[int] = set()
+        """Slots being made void that a put would have got: back in their class's list afterwards."""
+        self._draining: set[int] = set()
+        self._withheld: set[int] = set()
+        """Slabs on their way from one class to another: their free slots are in no class's list."""
+        self.freed_unvoided: set[int] = set()
+        """Freed slots whose record header still verifies; made void before their freeing rows leave the journal (R1)."""
+
+    def load(self) -> None:
+        """Derive everything from the table, which was just recovered."""
+        table = self._table
+        self.unowned = np.flatnonzero(table.slab_class == NO_CLASS)[::-1].tolist()
+        for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
+            slot_class = int(table.slab_class[slab])
+            self.slabs_of_class[slot_class] += 1
+            row_ids = table.row_ids_of_slab(slab)
+            free = row_ids[table.lines["state"][row_ids] == SlotState.FREE]
+            self.busy[slab] = len(row_ids) - len(free)
+            self._free[slot_class].frombytes(free[::-1].astype(np.uint32).tobytes())
+
+    # -- taking and giving back -----------------------------------------------------------------------------------
+
+    def take(self, slot_class: int) -> int:
+        """A free slot of the class, now in flight; 0 if there is none."""
+        free = self._free[slot_class]
+        while free:
+            row_id = free.pop()
+            if row_id in self._voiding:
+                self._aside.add(row_id)
+                continue
+            self.in_flight.add(row_id)
+            self.busy[self._table.place_of(row_id)[0]] += 1
+            return row_id
+        return 0
+
+    def give_back(self, row_id: int) -> None:
+        """A slot in flight that did not become live: nothing refers to it, it is free at once."""
+        self.in_flight.discard(row_id)
+        self._release(row_id)
+
+    def begin_voiding(self, row_ids: list[int]) -> None:
+        """Free slots whose headers are about to be overwritten: nobody gets them before ``end_voiding``."""
+        self._voiding.update(row_ids)
+        for row_id in row_ids:
+            self.busy[self._table.place_of(row_id)[0]] += 1
+
+    def end_voiding(self, row_ids: list[int]) -> None:
+        self._voiding.difference_update(row_ids)
+        for row_id in row_ids:
+            slab, _ = self._table.place_of(row_id)
+            if row_id in self._aside:
+                self._aside.remove(row_id)
+                self._release(row_id)
+            else:
+                self.busy[slab] -= 1
+                self._leave_if_drained(slab)
+
+    def became_live(self, row_id: int) -> None:
+        self.in_flight.discard(row_id)
+        self.freed_unvoided.discard(row_id)
+
+    def freed(self, row_id: int, block: int) -> None:
+        """The freeing row stands in journal block ``block``: limbo until that block is flushed."""
+        self._limbo.append((row_id, block))
+        self.freed_unvoided.add(row_id)
+
+    def settle(self, flushed_through: int) -> int:
+        """Free what is in limbo and whose block is flushed, unless it is held; returns how many became free."""
+        count = 0
+        limbo = self._limbo
+        while limbo and limbo[0][1] <= flushed_through:
+            row_id, _ = limbo.popleft()
+            if row_id in self._holds:
+                self._limbo_held.add(row_id)
+            else:
+                self._release(row_id)
+                count += 1
+        return count
+
+    def _release(self, row_id: int) -> None:
+        slab, _ = self._table.place_of(row_id)
+        self.busy[slab] -= 1
+        if slab not in self._draining:
+            self._free[self._table.slab_class[slab]].append(row_id)
+        self._leave_if_drained(slab)
+
+    def _leave_if_drained(self, slab: int) -> None:
+        if slab in self._draining and not self.busy[slab]:
+            self._draining.remove(slab)
+            self.unowned.append(slab)
+
+    # -- holds ----------------------------------------------------------------------------------------------------
+
+    def hold(self, row_id: int) -> None:
+        """A reader uses the slot: it is not reused before the reader lets go (B1)."""
+        self._holds[row_id] = self._holds.get(row_id, 0) + 1
+
+    def let_go(self, row_id: int) -> bool:
+        """Returns True if that made the slot free."""
+        count = self._holds[row_id] - 1
+        if count:
+            self._holds[row_id] = count
+            return False
+        del self._holds[row_id]
+        if row_id in self._limbo_held:
+            self._limbo_held.remove(row_id)
+            self._release(row_id)
+            return True
+        return False
+
+    def is_held(self, row_id: int) -> bool:
+        return row_id in self._holds
+
+    # -- slabs ----------------------------------------------------------------------------------------------------
+
+    def spare_slab(self, for_class: int) -> int:
+        """A slab that no class needs now: one without owner, else an empty one of another class; -1 if there is none."""
+        if self.unowned:
+            return self.unowned.pop()
+        table = self._table
+        busy = np.frombuffer(self.busy, dtype=np.uint32)
+        owned = (table.slab_class != NO_CLASS) & (table.slab_class != for_class)
+        empty = np.flatnonzero(owned & (busy == 0))
+        if not len(empty):
+            return -1
+        slab = int(empty[0])
+        self._forget_slab(slab)
+        return slab
+
+    def _forget_slab(self, slab: int) -> None:
+        """Take an empty slab's slots out of its class's free slots."""
+        slot_class = int(self._table.slab_class[slab])
+        mine = self._table.row_ids_of_slab(slab)
+        free = np.frombuffer(self._free[slot_class], dtype=np.uint32)
+        kept = free[(free < mine[0]) | (free > mine[-1])].tobytes()
+        del free
+        self._free[slot_class] = array("I")
+        self._free[slot_class].frombytes(kept)
+        self._withheld.add(slab)
+
+    def drain(self, slab: int) -> None:
+        """Let nobody take slots of a slab any more; once empty it is spare."""
+        self._forget_slab(slab)
+        if self.busy[slab]:
+            self._draining.add(slab)
+        else:
+            self.unowned.append(slab)
+
+    def is_draining(self, slab: int) -> bool:
+        return slab in self._draining or slab in self.unowned
+
+    def left_class(self, slab: int) -> None:
+        """A slab is about to be given to another class: headers in it die with its generation."""
+        slot_class = int(self._table.slab_class[slab])
+        if slot_class != NO_CLASS:
+            self.slabs_of_class[slot_class] -= 1
+            self.freed_unvoided.difference_update(self._table.row_ids_of_slab(slab).tolist())
+        self._withheld.discard(slab)
+
+    def adopt_slab(self, slot_class: int, row_ids: RowIds) -> None:
+        """The slots of a slab just given to ``slot_class`` are free."""
+        self.slabs_of_class[slot_class] += 1
+        self._free[slot_class].frombytes(row_ids[::-1].astype(np.uint32).tobytes())
+
+    def return_slab(self, slab: int) -> None:
+        """A slab taken by ``spare_slab`` could not be given: what it was before decides where it goes."""
+        slot_class = int(self._table.slab_class[slab])
+        if slot_class == NO_CLASS:
+            self.unowned.append(slab)
+        else:
+            self._withheld.discard(slab)
+            row_ids = self._table.row_ids_of_slab(slab)
+            self._free[slot_class].frombytes(row_ids[::-1].astype(np.uint32).tobytes())
+
+    # -- counts ---------------------------------------------------------------------------------------------------
+
+    def free_count(self, slot_class: int) -> int:
+        return len(self._free[slot_class])
+
+    def free_total(self, slot_class: int) -> int:
+        """As ``free_count``, with the free slots of slabs on their way to another class."""
+        count = len(self._free[slot_class])
+        count += sum(1 for row_id in self._aside if self._class_of(row_id) == slot_class)
+        for slab in self._withheld:
+            if self._table.slab_class[slab] == slot_class:
+                count += self._table.geometry.slots_per_slab(slot_class) - self.busy[slab]
+        return count
+
+    def _class_of(self, row_id: int) -> int:
+        return int(self._table.slab_class[self._table.place_of(row_id)[0]])
+
+    @property
+    def draining(self) -> list[int]:
+        """Slabs that become spare once they are empty."""
+        return sorted(self._draining)
+
+    def free_row_ids(self, slot_class: int) -> list[int]:
+        return self._free[slot_class].tolist()
+
+    def limbo_row_ids(self) -> list[int]:
+        return [row_id for row_id, _ in self._limbo] + list(self._limbo_held)
+
+    @property
+    def limbo_count(self) -> int:
+        return len(self._limbo) + len(self._limbo_held)
+
+    @property
+    def holds_count(self) -> int:
+        return len(self._holds)

@@ -1,0 +1,96 @@
+"""A real daemon in a process of its own, for tests that send it signals and read its log."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+START_SECONDS = 30.0
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """The environment without settings and without a supervisor of the test run itself."""
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("RAWBLOCKD_")}
+    for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
+        kept.pop(name, None)
+    return kept | extra
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class DaemonProcess:
+    """``rawblockd serve`` with a JSON log; a context manager that leaves no process behind."""
+
+    def __init__(self, log_path: Path, *arguments: str, **environment: str) -> None:
+        self.port = free_port()
+        self._log_path = log_path
+        command = [sys.executable, "-m", "rawblockd", "serve", "--port", str(self.port), "--log-format", "json"]
+        with log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, *arguments], stdout=log, stderr=log, env=clean_environment(**environment)
+            )
+
+    def __enter__(self) -> DaemonProcess:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+
+    def get(self, path: str, timeout_seconds: float = 10.0) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_seconds)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log_text()
+            try:
+                if self.get("/readyz")[0] == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.02)
+        raise AssertionError(f"not ready:\n{self.log_text()}")
+
+    def wait_logged(self, event: str) -> dict[str, Any]:
+        """The first record of this event."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            for record in self.records():
+                if record["event"] == event:
+                    return record
+            assert self.process.poll() is None, self.log_text()
+            time.sleep(0.02)
+        raise AssertionError(f"no {event!r} in:\n{self.log_text()}")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(START_SECONDS)
+
+    def wait(self) -> int:
+        return self.process.wait(START_SECONDS)
+
+    def log_text(self) -> str:
+        return self._log_path.read_text(errors="replace")
+
+    def records(self) -> list[dict[str, Any]]:
+        """The complete lines of the log so far; a line that is no JSON fails the test."""
+        return [json.loads(line) for line in self.log_text().split("\n")[:-1]]

@@ -1,0 +1,362 @@
+"""The journal's writer: units of rows, grouped into commits, written block after block into the ring.
+
+A unit is what must become durable together; it lies in one block. All units that wait share one write (group commit).
+One write is under way at a time, so block n + 1 is never issued before block n is written; a failed write is retried
+at the same block, and if it stays failed, everything queued is undone and the journal is closed until a write succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from storage.buffers import Buffer
+from storage.counters import EngineCounters
+from storage.device.interface import BlockDevice
+from storage.entries import Durability
+from storage.errors import DeviceFailed, JournalUnavailable
+from storage.format.catalogue import CatalogueRecord, encode_record
+from storage.format.geometry import Geometry
+from storage.format.journal_block import JOURNAL, encode_journal_block
+from storage.format.row import ROW_BYTES
+
+log = logging.getLogger("rawblockd.storage")
+
+WRITE_RETRIES = 3
+RETRY_PAUSE_SECONDS = 0.05
+REOPEN_SECONDS = 1.0
+GROUP_BYTES = 256 * 1024
+"""Largest single journal write: 64 blocks of 4 KiB carry 3,968 rows, more than clients can have in flight."""
+QUEUE_MAX_ROWS = 65536
+"""Rows that may wait; beyond it mutations are refused rather than memory used."""
+RESERVE_BLOCKS = 128
+"""Blocks that only the engine's own bookkeeping may use, so that partial recovery can always be recorded and ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPosition:
+    """Where the journal goes on after a recovery."""
+
+    last_block: int = 0
+    last_checksum: int = 0
+    tail: int = 1
+    complete_since: int = 0
+    flushed_through: int = 0
+    next_seq: int = 1
+    start_count: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """Rows and records that become durable together. ``rows`` are (row id, encoded row)."""
+
+    rows: list[tuple[int, bytes]] = field(default_factory=list)
+    records: list[CatalogueRecord] = field(default_factory=list)
+    durability: Durability = Durability.JOURNAL
+    last_seq: int = 0
+    digest: bytes | None = None
+    """The key the unit changes, if it changes one."""
+    done: asyncio.Future[int] | None = None
+    """The number of the block the unit lies in, once written."""
+    privileged: bool = False
+    """May use the reserve."""
+
+
+class Journal:
+    def __init__(
+        self,
+        device: BlockDevice,
+        geometry: Geometry,
+        uuid: bytes,
+        position: JournalPosition,
+        buffer: Buffer,
+        counters: EngineCounters,
+        *,
+        publish: Callable[[Unit, int], None],
+        undo: Callable[[list[Unit]], None],
+        need_room: Callable[[], None],
+        reopened: Callable[[], None],
+        wait_timeout_seconds: float,
+    ) -> None:
+        self._device = device
+        self._geometry = geometry
+        self._uuid = uuid
+        self._buffer = buffer
+        self._counters = counters
+        self._publish = publish
+        self._undo = undo
+        self._need_room = need_room
+        """Told whenever the journal grew or is short of room; whoever makes room decides whether it is time."""
+        self._reopened = reopened
+        self._wait_timeout_seconds = wait_timeout_seconds
+        self.last_block = position.last_block
+        self._last_checksum = position.last_checksum
+        self.tail = position.tail
+        self.complete_since = position.complete_since
+        self.flushed_through = position.flushed_through
+        self.start_count = position.start_count
+        self._next_seq = position.next_seq
+        self.published_seq = position.next_seq - 1
+        self.unavailable = ""
+        """Why no row can be taken now; empty while the journal works."""
+        self.marked_through = position.flushed_through
+        """Highest ``flushed_through`` that a written block carries."""
+        self._queue: deque[Unit] = deque()
+        self._queued_rows = 0
+        self._writer: asyncio.Task[None] | None = None
+        self._flusher: asyncio.Task[None] | None = None
+        self._reopener: asyncio.Task[None] | None = None
+        self._tail_moved: asyncio.Future[None] | None = None
+        self._closed = False
+
+    # -- joining --------------------------------------------------------------------------------------------------
+
+    def draw_seq(self) -> int:
+        seq = self._next_seq
+        self._next_seq += 1
+        return seq
+
+    def check_available(self) -> None:
+        """Raises JournalUnavailable if a row joined now would be refused."""
+        if self.unavailable:
+            raise JournalUnavailable(self.unavailable)
+        if self._queued_rows >= QUEUE_MAX_ROWS:
+            raise JournalUnavailable(f"{self._queued_rows} rows wait")
+
+    def join(self, unit: Unit) -> asyncio.Future[int]:
+        """Queue a unit; its rows' seqs were drawn in this same step. Raises JournalUnavailable, then nothing is queued."""
+        self.check_available()
+        size = len(unit.rows) * ROW_BYTES + sum(len(encode_record(r)) for r in unit.records)
+        assert size <= self._geometry.block_bytes - JOURNAL.size_bytes, "a unit lies in one block"
+        loop = asyncio.get_running_loop()
+        unit.done = loop.create_future()
+        self._queue.append(unit)
+        self._queued_rows += len(unit.rows)
+        if self._writer is None:
+            self._writer = loop.create_task(self._write_queue())
+        return unit.done
+
+    @property
+    def idle(self) -> bool:
+        return self._writer is None and not self._queue
+
+    @property
+    def used_blocks(self) -> int:
+        return self.last_block + 1 - self.tail
+
+    @property
+    def used_ratio(self) -> float:
+        return self.used_blocks / self._geometry.journal_blocks
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    async def _write_queue(self) -> None:
+        try:
+            while self._queue:
+                blocks = self._pack()
+                if not await self._room(len(blocks), privileged=any(u.privileged for b in blocks for u in b)):
+                    self._fail("the journal is full", [u for block in blocks for u in block])
+                    self._need_room()
+                    continue
+                checksum = self._encode(blocks)
+                try:
+                    await self._write_group(len(blocks))
+                except DeviceFailed as error:
+                    self._counters.journal_failures += 1
+                    self._fail(f"the journal can't be written: {error}", [u for block in blocks for u in block])
+                    self._start_reopening()
+                    continue
+                self._last_checksum = checksum
+                self._accept(blocks)
+        finally:
+            self._writer = None
+
+    def _pack(self) -> list[list[Unit]]:
+        """Take units from the queue, in order, into as many blocks as one write carries."""
+        room = self._geometry.block_bytes - JOURNAL.size_bytes
+        blocks: list[list[Unit]] = []
+        used = room + 1
+        while self._queue:
+            unit = self._queue[0]
+            size = len(unit.rows) * ROW_BYTES + sum(len(encode_record(r)) for r in unit.records)
+            if used + size > room:
+                if (len(blocks) + 1) * self._geometry.block_bytes > max(GROUP_BYTES, self._geometry.block_bytes):
+                    break
+                blocks.append([])
+                used = 0
+            used += size
+            blocks[-1].append(unit)
+            self._queue.popleft()
+            self._queued_rows -= len(unit.rows)
+        return blocks
+
+    def _encode(self, blocks: list[list[Unit]]) -> int:
+        """Encode a group into the journal's buffer; returns the checksum of its last block."""
+        size = self._geometry.block_bytes
+        checksum = self._last_checksum
+        for index, units in enumerate(blocks):
+            checksum = encode_journal_block(
+                self._buffer.view[index * size : (index + 1) * size],
+                uuid=self._uuid,
+                start_count=self.start_count,
+                number=self.last_block + 1 + index,
+                previous=checksum,
+                flushed_through=self.flushed_through,
+                tail=self.tail,
+                complete_since=self.complete_since,
+                rows=[encoded for unit in units for _, encoded in unit.rows],
+                records=b"".join(encode_record(record) for unit in units for record in unit.records),
+            )
+        return checksum
+
+    async def _write_group(self, count: int) -> None:
+        """Write ``count`` blocks behind the last one, in order; each write is retried at its place."""
+        size, ring = self._geometry.block_bytes, self._geometry.journal_blocks
+        done = 0
+        while done < count:
+            number = self.last_block + 1 + done
+            run = min(count - done, ring - number % ring)
+            view = self._buffer.view[done * size : (done + run) * size]
+            for attempt in range(WRITE_RETRIES + 1):
+                try:
+                    await self._device.write(self._geometry.journal_block_offset(number), view)
+                    break
+                except DeviceFailed:
+                    if attempt == WRITE_RETRIES:
+                        raise
+                    await asyncio.sleep(RETRY_PAUSE_SECONDS)
+            done += run
+
+    def _accept(self, blocks: list[list[Unit]]) -> None:
+        """The group is written: publish its units in order, then wake who waits for them."""
+        self.marked_through = self.flushed_through
+        self._counters.journal_blocks += len(blocks)
+        for units in blocks:
+            self.last_block += 1
+            for unit in units:
+                self._counters.journal_rows += len(unit.rows)
+                self._publish(unit, self.last_block)
+                self.published_seq = max(self.published_seq, unit.last_seq)
+        number = self.last_block - len(blocks)
+        for units in blocks:
+            number += 1
+            for unit in units:
+                if unit.done is not None and not unit.done.done():
+                    unit.done.set_result(number)
+        self._need_room()
+
+    def _fail(self, why: str, group: list[Unit]) -> None:
+        """The group and everything queued behind it is undone (D3)."""
+        if not self.unavailable:
+            log.error("journal unavailable", extra={"fields": {"reason": why}})
+        self.unavailable = why
+        units = group + list(self._queue)
+        self._queue.clear()
+        self._queued_rows = 0
+        self._undo(units)
+        for unit in units:
+            if unit.done is not None and not unit.done.done():
+                unit.done.set_exception(JournalUnavailable(why))
+                unit.done.exception()  # a waiter that left does not make this an unretrieved error
+
+    # -- room -----------------------------------------------------------------------------------------------------
+
+    async def _room(self, blocks: int, *, privileged: bool) -> bool:
+        """Wait until ``blocks`` fit before the tail; False if they do not within the time limit."""
+        limit = self._geometry.journal_blocks - (0 if privileged else RESERVE_BLOCKS)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._wait_timeout_seconds
+        while self.used_blocks + blocks > limit:
+            self._need_room()
+            if self._tail_moved is None:
+                self._tail_moved = loop.create_future()
+            await asyncio.wait([self._tail_moved], timeout=max(0.0, deadline - loop.time()))
+            if loop.time() >= deadline:
+                break
+        return self.used_blocks + blocks <= limit
+
+    def move_tail(self, tail: int, complete_since: int) -> None:
+        """Blocks before ``tail`` are not needed any more: from it on, every slot changed after ``complete_since`` is here."""
+        assert self.tail <= tail <= self.last_block + 1
+        self.tail = tail
+        self.complete_since = max(self.complete_since, complete_since)
+        if self._tail_moved is not None and not self._tail_moved.done():
+            self._tail_moved.set_result(None)
+        self._tail_moved = None
+        if self.unavailable and self._reopener is None:
+            self._start_reopening()
+
+    # -- flushing -------------------------------------------------------------------------------------------------
+
+    async def flush_through(self, block: int) -> None:
+        """Return when block ``block`` and everything written before it is durable. Raises FlushFailed.
+
+        Waiters share flushes: one that starts after a block was written covers it.
+        """
+        while self.flushed_through < block:
+            if self._flusher is None:
+                self._flusher = asyncio.get_running_loop().create_task(self._flush())
+            await asyncio.shield(self._flusher)
+
+    async def flush(self) -> None:
+        """Make everything written so far durable."""
+        await self.flush_through(self.last_block)
+
+    async def _flush(self) -> None:
+        target = self.last_block
+        try:
+            await self._device.flush()
+            self._counters.flushes += 1
+            self.flushed_through = max(self.flushed_through, target)
+        finally:
+            self._flusher = None
+
+    async def mark_flushed(self) -> None:
+        """Write a block that says how far the journal is flushed, if no block says it yet.
+
+        Without it damage to the last flushed blocks of a quiet journal could pass for a torn tail (R3).
+        """
+        if self.flushed_through > self.marked_through and self.idle and not self.unavailable:
+            await self.join(Unit(privileged=True))
+
+    # -- failing and coming back ----------------------------------------------------------------------------------
+
+    def _start_reopening(self) -> None:
+        if self._reopener is None and not self._closed:
+            self._reopener = asyncio.get_running_loop().create_task(self._reopen())
+
+    async def _reopen(self) -> None:
+        """Try an empty block at the place that failed until it is written; then take rows again."""
+        try:
+            while self.unavailable and not self._closed:
+                limit = self._geometry.journal_blocks - RESERVE_BLOCKS
+                if self.used_blocks + 1 <= limit:
+                    checksum = self._encode([[]])
+                    try:
+                        await self._write_group(1)
+                    except DeviceFailed:
+                        pass
+                    else:
+                        self._last_checksum = checksum
+                        self.unavailable = ""
+                        self._accept([[]])
+                        log.warning("journal available again", extra={"fields": {"block": self.last_block}})
+                        self._reopened()
+                        return
+                await asyncio.sleep(REOPEN_SECONDS)
+        finally:
+            self._reopener = None
+
+    async def close(self) -> None:
+        """Wait until the queue is written or undone, and stop trying to reopen."""
+        self._closed = True
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+        if self._reopener is not None:
+            self._reopener.cancel()
+            await asyncio.wait([self._reopener])
+        if self._flusher is not None:
+            await asyncio.wait([self._flusher])

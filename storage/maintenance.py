@@ -1,0 +1,172 @@
+"""What happens without being asked: flushes, expiry, checkpoints, journal compaction.
+
+====================  =====================================================================================
+task                  when
+====================  =====================================================================================
+flush                 a written journal block is older than ``flush_interval_seconds``
+expiry                every ``expiry_interval_seconds``, while an entry has an expiry
+checkpoint            the newest is older than ``checkpoint_interval_seconds`` and something changed,
+                      or the journal since it exceeds 1/(N+1) of the ring (L2)
+compaction            checkpoints are frozen and the journal is half full (R4)
+====================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from storage.checkpoint import Checkpointer
+from storage.commit import Commit
+from storage.compaction import Compactor
+from storage.counters import EngineCounters
+from storage.errors import Busy, DeviceFailed, Unavailable
+from storage.expiry import expire
+from storage.index import Index
+from storage.journal import Journal
+from storage.options import EngineOptions
+from storage.space import Space
+
+log = logging.getLogger("rawblockd.storage")
+
+TICK_SECONDS = 0.25
+RELAX_SECONDS = 10.0
+CHECKPOINT_RETRY_SECONDS = 5.0
+COMPACT_RATIO = 0.5
+
+
+@dataclass(slots=True)
+class Maintenance:
+    index: Index
+    commit: Commit
+    journal: Journal
+    space: Space
+    checkpointer: Checkpointer
+    compactor: Compactor
+    counters: EngineCounters
+    options: EngineOptions
+    clock: Callable[[], float]
+    frozen: Callable[[], bool]
+    """Whether checkpoints are frozen (R4)."""
+    checkpoint_failed: str = ""
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _stopping: bool = False
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._checkpoints())]
+        if self.options.background:
+            self._tasks += [
+                loop.create_task(self._every(self.options.flush_interval_seconds, self.flush)),
+                loop.create_task(self._every(self.options.expiry_interval_seconds, self.expire)),
+                loop.create_task(self._every(RELAX_SECONDS, self._relax)),
+            ]
+
+    def journal_grew(self) -> None:
+        """Wake the checkpoint task if the journal's fill makes it time."""
+        if self._fill_due() or (self.frozen() and self.journal.used_ratio > COMPACT_RATIO):
+            self._wake.set()
+
+    async def stop(self) -> None:
+        """End the tasks between two of their steps: what is under way comes to its end."""
+        self._stopping = True
+        self._wake.set()
+        for task in self._tasks:
+            await task
+
+    async def _every(self, seconds: float, step: Callable[[], Awaitable[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        following = loop.time() + seconds
+        while not self._stopping:
+            await asyncio.sleep(min(TICK_SECONDS, max(0.0, following - loop.time())))
+            if loop.time() >= following and not self._stopping:
+                following = loop.time() + seconds
+                try:
+                    await step()
+                except (Unavailable, DeviceFailed) as error:
+                    log.warning("background step failed", extra={"fields": {"error": str(error)}})
+
+    async def flush(self) -> None:
+        """Flush what is written and free what limbo may give."""
+        if self.journal.flushed_through < self.journal.last_block:
+            await self.journal.flush()
+        self.space.settle()
+        await self.journal.mark_flushed()
+
+    async def expire(self) -> None:
+        units = await expire(self.index, self.commit, self.clock)
+        if units:
+            await asyncio.wait([unit.done for unit in units if unit.done is not None])
+
+    async def _relax(self) -> None:
+        self.space.relax()
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def checkpoint_due(self) -> bool:
+        newest = self.checkpointer.newest
+        if newest is None or newest.header is None:
+            return True
+        if self._fill_due():
+            return True
+        age = self.clock() - newest.header.written_ms / 1000
+        changed = self.journal.published_seq > newest.header.seq
+        return self.options.background and changed and age >= self.options.checkpoint_interval_seconds
+
+    def _fill_due(self) -> bool:
+        newest = self.checkpointer.newest
+        first = self.journal.tail if newest is None or newest.header is None else newest.header.journal_block
+        geometry = self.index.geometry
+        return (self.journal.last_block + 1 - first) * (geometry.copies + 1) > geometry.journal_blocks
+
+    async def _checkpoints(self) -> None:
+        """Checkpoints and compactions, one after the other."""
+        while not self._stopping:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), TICK_SECONDS)
+            self._wake.clear()
+            try:
+                if self._stopping:
+                    break
+                if self.frozen():
+                    if self.journal.used_ratio > COMPACT_RATIO and not self.journal.unavailable:
+                        await self.compactor.run()
+                elif self.checkpoint_due():
+                    await self.checkpoint()
+            except (Unavailable, DeviceFailed, Busy) as error:
+                log.error("checkpoint failed", extra={"fields": {"error": str(error)}})
+                await self._pause()
+
+    async def _pause(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CHECKPOINT_RETRY_SECONDS
+        while loop.time() < until and not self._stopping:
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def checkpoint(self) -> None:
+        """One checkpoint, counted. Raises DeviceFailed, Unavailable."""
+        try:
+            result = await self.checkpointer.run()
+        except (Unavailable, DeviceFailed) as error:
+            self.counters.checkpoints["failed"] += 1
+            self.checkpoint_failed = str(error)
+            raise
+        self.counters.checkpoints["success"] += 1
+        self.checkpoint_failed = ""
+        self.space.settle()
+        log.info(
+            "checkpoint written",
+            extra={
+                "fields": {
+                    "copy": result.copy,
+                    "seq": result.seq,
+                    "pages": result.pages,
+                    "bytes": result.bytes,
+                    "duration_seconds": round(result.duration_seconds, 4),
+                }
+            },
+        )

@@ -1,0 +1,192 @@
+"""Reading the journal: which blocks belong to it, where it ends, and whether anything is missing.
+
+The ring is read once; each block that verifies is noted by its number. Then the chain is walked from the block the
+oldest usable copy names. Where it breaks, one question decides (R3): was that block known to be flushed? If so, a
+part of the journal is lost (a gap, a loss of unknown extent) and the walk goes on behind it; if not, it is the tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from storage.format.catalogue import CatalogueRecord
+from storage.format.geometry import Geometry
+from storage.format.journal_block import (
+    MAGIC,
+    JournalHeader,
+    catalogue_records,
+    decode_journal_header,
+    row_lines,
+)
+from storage.format.layout import Undecodable
+from storage.format.row import ROW_DTYPE, Rows
+from storage.recovery.reading import SPAN_BYTES, BlockReader
+from storage.recovery.report import RecoveryProgress
+
+
+@dataclass(slots=True)
+class FoundJournal:
+    """``chain`` are the headers of the blocks that count, ascending by number."""
+
+    chain: list[JournalHeader] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    """Numbers of blocks at or below ``flushed_through`` that are gone."""
+    torn: bool = False
+    """Something unfinished lies behind the end."""
+    dropped: list[JournalHeader] = field(default_factory=list)
+    """Blocks of the newest start that lie behind a hole in the unflushed tail."""
+    flushed_through: int = 0
+    complete_since: int = 0
+    tail: int = 1
+    start_count: int = 0
+    last_block: int = 0
+    last_checksum: int = 0
+
+    def verdict(self) -> str:
+        if self.missing:
+            return "gap"
+        return "torn_tail" if self.torn else "clean"
+
+
+def scan_journal(
+    reader: BlockReader, geometry: Geometry, uuid: bytes, *, first: int, known_flushed: int, progress: RecoveryProgress
+) -> FoundJournal:
+    """Find the chain from block ``first`` on; blocks up to ``known_flushed`` were flushed by a checkpoint."""
+    valid, damaged = _read_ring(reader, geometry, uuid, progress)
+    found = FoundJournal(flushed_through=known_flushed)
+    needed = {number: header for number, header in valid.items() if number >= first}
+    found.start_count = max((h.start_count for h in valid.values()), default=0)
+    flushed = max((h.flushed_through for h in needed.values()), default=0)
+    found.flushed_through = max(flushed, known_flushed)
+    number, previous = first, valid.get(first - 1)
+    while True:
+        header = needed.get(number)
+        if header is not None and _follows(header, previous, found):
+            found.chain.append(header)
+            previous = header
+        elif number <= found.flushed_through:
+            found.missing.append(number)
+            previous = None
+        else:
+            break
+        number += 1
+    newest = found.chain[-1] if found.chain else None
+    _look_behind(found, needed, damaged, number, newest, geometry)
+    if newest is not None:
+        found.tail, found.complete_since = newest.tail, newest.complete_since
+        found.last_block, found.last_checksum = newest.number, newest.checksum
+    if found.missing and found.missing[-1] > found.last_block:
+        # The chain ends in lost blocks: go on behind them, without a predecessor to prove.
+        found.last_block, found.last_checksum = found.missing[-1], 0
+    if not found.chain and not found.missing:
+        found.last_block = first - 1
+        before = valid.get(first - 1)
+        found.last_checksum = before.checksum if before is not None else 0
+    return found
+
+
+def _follows(header: JournalHeader, previous: JournalHeader | None, found: FoundJournal) -> bool:
+    if previous is None:
+        return not found.chain or header.start_count >= found.chain[-1].start_count
+    return header.previous == previous.checksum and header.start_count >= previous.start_count
+
+
+def _look_behind(
+    found: FoundJournal,
+    needed: dict[int, JournalHeader],
+    damaged: set[int],
+    end: int,
+    newest: JournalHeader | None,
+    geometry: Geometry,
+) -> None:
+    """Blocks of the newest start behind the end, or a block there that does not verify, make the tail a torn one."""
+    start_count = newest.start_count if newest is not None else found.start_count
+    behind = [h for n, h in needed.items() if n >= end and h.start_count == start_count]
+    # A block that follows a failed write's place may be of this start and yet not of the chain; it never was accepted.
+    found.dropped = sorted((h for h in behind if h.number > end), key=lambda h: h.number)
+    found.torn = bool(behind) or end % geometry.journal_blocks in damaged
+
+
+def _read_ring(
+    reader: BlockReader, geometry: Geometry, uuid: bytes, progress: RecoveryProgress
+) -> tuple[dict[int, JournalHeader], set[int]]:
+    """Valid headers by number; positions whose block is neither blank nor valid."""
+    valid: dict[int, JournalHeader] = {}
+    damaged: set[int] = set()
+    size = geometry.block_bytes
+    per_span = SPAN_BYTES // size
+    blank = bytes(size)
+    for begin in range(0, geometry.journal_blocks, per_span):
+        count = min(per_span, geometry.journal_blocks - begin)
+        view, unreadable = reader.span(geometry.journal_offset + begin * size, count * size)
+        damaged.update(begin + index for index in unreadable)
+        progress.ratio = 0.3 * (begin + count) / geometry.journal_blocks
+        for index in range(count):
+            block = view[index * size : (index + 1) * size]
+            if block[:8] != MAGIC:
+                if begin + index not in damaged and block != blank:
+                    damaged.add(begin + index)
+                continue
+            try:
+                header = decode_journal_header(
+                    block, uuid, position=begin + index, journal_blocks=geometry.journal_blocks
+                )
+            except Undecodable as error:
+                if error.reason != "wrong_device":  # the journal of a cache that was here before
+                    damaged.add(begin + index)
+                continue
+            valid[header.number] = header
+    return valid, damaged
+
+
+@dataclass(slots=True)
+class JournalContent:
+    """Rows of the chain in the order of the journal, the block of each, and the catalogue records with theirs."""
+
+    rows: Rows
+    row_blocks: np.ndarray[tuple[int], np.dtype[np.int64]]
+    records: list[tuple[int, CatalogueRecord]]
+
+
+def read_content(
+    reader: BlockReader, geometry: Geometry, chain: list[JournalHeader], progress: RecoveryProgress
+) -> JournalContent:
+    """Read rows and records of the chain. Raises Undecodable: a block that verifies and does not decode was written wrong."""
+    total = sum(header.rows for header in chain)
+    rows = np.zeros(total, dtype=ROW_DTYPE)
+    blocks = np.zeros(total, dtype=np.int64)
+    records: list[tuple[int, CatalogueRecord]] = []
+    lines = rows.view(np.uint8).data if total else memoryview(b"")
+    position = 0
+    done = 0
+    for run in _ring_runs(geometry, chain):
+        size = geometry.block_bytes
+        view, _ = reader.span(geometry.journal_block_offset(run[0].number), len(run) * size)
+        for index, header in enumerate(run):
+            block = view[index * size : (index + 1) * size]
+            content = row_lines(block, header)
+            lines[position * 64 : position * 64 + len(content)] = content
+            blocks[position : position + header.rows] = header.number
+            position += header.rows
+            if header.catalogue_bytes:
+                records += [(header.number, record) for record in catalogue_records(block, header)]
+        done += len(run)
+        progress.ratio = 0.3 + 0.2 * done / len(chain)
+    return JournalContent(rows, blocks, records)
+
+
+def _ring_runs(geometry: Geometry, chain: list[JournalHeader]) -> Iterator[list[JournalHeader]]:
+    """Blocks that lie behind one another on the device, at most a span of them together."""
+    longest = SPAN_BYTES // geometry.block_bytes
+    run: list[JournalHeader] = []
+    for header in chain:
+        ring = geometry.journal_blocks
+        if run and (header.number != run[-1].number + 1 or header.number % ring == 0 or len(run) >= longest):
+            yield run
+            run = []
+        run.append(header)
+    if run:
+        yield run

@@ -1,0 +1,87 @@
+"""Reading many blocks where some may be unreadable: damage and a failing device are told apart (R7)."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import mmap
+
+from storage.device.interface import BlockDevice
+from storage.errors import DeviceGone, ReadFailed
+
+log = logging.getLogger("rawblockd.storage")
+
+SPAN_BYTES = 1 << 20
+RETRIES = 2
+UNREADABLE_MIN = 8
+"""Fewer unreadable blocks in a span are damage even where they outnumber the readable ones."""
+GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT, errno.EBADF, errno.ENOMEDIUM})
+
+
+class BlockReader:
+    """Blocking reads through one aligned buffer."""
+
+    def __init__(self, device: BlockDevice, block_bytes: int) -> None:
+        self._device = device
+        self._block_bytes = block_bytes
+        self._memory = mmap.mmap(-1, SPAN_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._view = memoryview(self._memory)
+
+    def span(self, offset_bytes: int, size_bytes: int) -> tuple[memoryview, list[int]]:
+        """At most ``SPAN_BYTES`` from ``offset_bytes``, and the indexes of blocks that can't be read (they are zero).
+
+        The view is valid until the next call. Raises DeviceGone when it is the device that fails.
+        """
+        view = self._view[:size_bytes]
+        try:
+            self._device.read_now(offset_bytes, view)
+        except ReadFailed as error:
+            _check_alive(error)
+        else:
+            return view, []
+        unreadable = []
+        count = size_bytes // self._block_bytes
+        for index in range(count):
+            block = view[index * self._block_bytes : (index + 1) * self._block_bytes]
+            if not self._read_block(offset_bytes + index * self._block_bytes, block):
+                block[:] = bytes(len(block))
+                unreadable.append(index)
+        if len(unreadable) >= UNREADABLE_MIN and len(unreadable) * 2 > count:
+            raise DeviceGone(f"{len(unreadable)} of {count} blocks at {offset_bytes} can't be read")
+        return view, unreadable
+
+    def _read_block(self, offset_bytes: int, block: memoryview) -> bool:
+        for _ in range(RETRIES + 1):
+            try:
+                self._device.read_now(offset_bytes, block)
+            except ReadFailed as error:
+                _check_alive(error)
+            else:
+                return True
+        log.warning("block unreadable", extra={"fields": {"offset_bytes": offset_bytes}})
+        return False
+
+    def block(self, offset_bytes: int) -> bytes | None:
+        """One block; None if it can't be read."""
+        view, unreadable = self.span(offset_bytes, self._block_bytes)
+        return None if unreadable else bytes(view)
+
+    def whole(self, offset_bytes: int, size_bytes: int) -> tuple[bytearray, list[int]]:
+        """Any number of blocks, copied, and the indexes of those that can't be read."""
+        content = bytearray(size_bytes)
+        unreadable: list[int] = []
+        for begin in range(0, size_bytes, SPAN_BYTES):
+            size = min(SPAN_BYTES, size_bytes - begin)
+            view, bad = self.span(offset_bytes + begin, size)
+            content[begin : begin + size] = view
+            unreadable += [begin // self._block_bytes + index for index in bad]
+        return content, unreadable
+
+    def close(self) -> None:
+        self._view.release()
+        self._memory.close()
+
+
+def _check_alive(error: ReadFailed) -> None:
+    if error.errno in GONE:
+        raise DeviceGone(str(error), errno=error.errno, offset_bytes=error.offset_bytes) from error

@@ -1,0 +1,354 @@
+"""Recovery, step by step. Nothing is written: what the engine must write is in the result.
+
+====  ==========================================================================================================
+step  what
+====  ==========================================================================================================
+1     superblocks: who the device is
+2     copies: headers, directories, catalogues; the newest valid one is the base
+3     journal: the chain since the oldest usable copy; torn tail, gap
+4     catalogue: the base's, then the journal's records
+5     pages: from the newest copy that has each as named; rows judged strictly
+6     journal rows up to the last flush, the newest of each slot
+7     lines of pages no copy has, settled by row and record header
+8     keys held twice
+9     rows behind the last flush, each put proven against its record
+10    the verdict: refuse (R6), or the report
+====  ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from storage.checkpoint import CopyState, empty_directory
+from storage.device.interface import BlockDevice
+from storage.errors import CopiesLost, InvalidRowsFound, TooMuchSkipped
+from storage.format.checkpoint_copy import CopyHeader, Directory
+from storage.format.row import FreeReason, SlotState, encode_row
+from storage.format.superblock import Superblock
+from storage.identity import Identity
+from storage.index import Index
+from storage.journal import JournalPosition
+from storage.recovery.copies import FoundCopy, read_copies
+from storage.recovery.journal_scan import FoundJournal, JournalContent, read_content, scan_journal
+from storage.recovery.pages import BadLine, PageLoader
+from storage.recovery.reading import BlockReader
+from storage.recovery.replay import CatalogueState, apply_rows, duplicate_keys
+from storage.recovery.report import RecoveryProgress, RecoveryReport, RepairSource, SkippedEntry, SkipReason
+from storage.recovery.settle import Settler
+from storage.recovery.superblocks import read_superblock
+from storage.recovery.unflushed import Prover, Unflushed
+from storage.status import CopyStatus
+
+log = logging.getLogger("rawblockd.storage")
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryLimits:
+    """R6: above both, the start is refused."""
+
+    max_skipped_ratio: float = 0.05
+    max_skipped_floor: int = 64
+    accept_loss: bool = False
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What the engine starts from."""
+
+    superblock: Superblock
+    index: Index
+    copies: list[CopyState]
+    number: int
+    position: JournalPosition
+    report: RecoveryReport
+    new_skipped: list[BadLine] = field(default_factory=list)
+    """Skipped in this recovery: the engine quarantines and records them. Earlier ones are in the report already."""
+    newly_unknown: bool = False
+    corrections: list[int] = field(default_factory=list)
+    counts_before: dict[str, int] = field(default_factory=dict)
+    """Counts of the recovery in which the present partial state began."""
+
+
+def recover(device: BlockDevice, limits: RecoveryLimits, progress: RecoveryProgress, now_seconds: float) -> Recovered:
+    """Recover the index. Blocks; runs on any thread. Raises DeviceRefused, RecoveryRefused, DeviceFailed, Undecodable."""
+    started = time.monotonic()
+    progress.step = "superblocks"
+    superblock, verdicts = read_superblock(device)
+    reader = BlockReader(device, superblock.geometry.block_bytes)
+    try:
+        recovered = _Recovery(device, reader, superblock, progress).run(limits, now_seconds)
+    finally:
+        reader.close()
+    recovered.report.superblocks = verdicts
+    recovered.report.duration_seconds = time.monotonic() - started
+    progress.step, progress.ratio = "done", 1.0
+    return recovered
+
+
+class _Recovery:
+    def __init__(
+        self, device: BlockDevice, reader: BlockReader, superblock: Superblock, progress: RecoveryProgress
+    ) -> None:
+        self._device = device
+        self._reader = reader
+        self._superblock = superblock
+        self._geometry = superblock.geometry
+        self._progress = progress
+        self._report = RecoveryReport()
+        self._index = Index(superblock.geometry, superblock.uuid)
+        self._catalogue = CatalogueState()
+        self._bad: list[BadLine] = []
+        self._history_missing: list[int] = []
+
+    def run(self, limits: RecoveryLimits, now_seconds: float) -> Recovered:
+        copies = self._read_copies()
+        usable = sorted((c for c in copies if c.valid), key=lambda c: -_header(c).number)
+        base = _header(usable[0])
+        found = self._scan(usable)
+        usable = [c for c in usable if c is usable[0] or self._reaches(found, c)]
+        content = self._read_content(found)
+        self._progress.step = "catalogue"
+        assert usable[0].catalogue is not None
+        self._catalogue.apply(usable[0].catalogue)
+        self._catalogue.apply(sorted((record for _, record in content.records), key=lambda r: r.seq))
+        self._catalogue.install(self._index)
+        self._load_rows(usable, content, found)
+        self._settle_duplicates()
+        unflushed = self._prove(content, found)
+        self._count(now_seconds)
+        self._judge(limits)
+        return self._result(copies, base.number, found, content, unflushed)
+
+    # -- steps 2 and 3 --------------------------------------------------------------------------------------------
+
+    def _read_copies(self) -> list[FoundCopy]:
+        self._progress.step = "copies"
+        copies = read_copies(self._reader, self._geometry, self._superblock.uuid)
+        for copy in copies:
+            header = copy.header
+            written_at = header.written_ms / 1000 if header else 0.0
+            self._report.copies.append(CopyStatus(copy.copy, header.seq if header else 0, copy.verdict, written_at))
+        if not any(c.valid for c in copies):
+            raise CopiesLost("; ".join(f"copy {c.copy}: {c.verdict}" for c in copies))
+        return copies
+
+    def _scan(self, usable: list[FoundCopy]) -> FoundJournal:
+        """The chain from the base on; blocks between an older copy and the base are history, kept where whole."""
+        self._progress.step = "journal"
+        base = _header(usable[0])
+        first = base.journal_block
+        found = scan_journal(
+            self._reader,
+            self._geometry,
+            self._superblock.uuid,
+            first=first,
+            known_flushed=first - 1,
+            progress=self._progress,
+        )
+        oldest = min(_header(c).journal_block for c in usable)
+        if oldest < first:
+            history = scan_journal(
+                self._reader,
+                self._geometry,
+                self._superblock.uuid,
+                first=max(oldest, found.tail),
+                known_flushed=first - 1,
+                progress=self._progress,
+            )
+            self._history_missing = [n for n in history.missing if n < first]
+            found.chain = [h for h in history.chain if h.number < first] + found.chain
+        self._report.journal = found.verdict()
+        causes = []
+        if found.missing:
+            causes.append(f"journal blocks {found.missing[0]} to {found.missing[-1]}: {len(found.missing)} lost")
+        if found.complete_since > base.seq:
+            causes.append(
+                f"the journal reaches back to seq {found.complete_since}, the newest usable copy to {base.seq}"
+            )
+        self._report.unknown_loss = "; ".join(causes)
+        return found
+
+    def _reaches(self, found: FoundJournal, copy: FoundCopy) -> bool:
+        """An older copy is a second source only if the journal holds everything since it."""
+        header = _header(copy)
+        whole = not any(n >= header.journal_block for n in self._history_missing)
+        return whole and header.seq >= found.complete_since
+
+    def _read_content(self, found: FoundJournal) -> JournalContent:
+        return read_content(self._reader, self._geometry, found.chain, self._progress)
+
+    # -- steps 5 to 9 ---------------------------------------------------------------------------------------------
+
+    def _load_rows(self, usable: list[FoundCopy], content: JournalContent, found: FoundJournal) -> None:
+        self._progress.step = "pages"
+        loaded = PageLoader(self._reader, self._index, self._superblock.uuid, usable).load(self._progress)
+        self._progress.step, self._progress.ratio = "rows", 0.8
+        flushed = content.row_blocks <= found.flushed_through
+        spoken_of, bad = apply_rows(self._index, content.rows[flushed])
+        self._count_repaired_pages(loaded.repaired_pages)
+        settled = set(spoken_of.tolist())
+        lost = [line for line in loaded.bad_lines if line.row_id not in settled]
+        self._report.repaired[RepairSource.JOURNAL] += len(loaded.bad_lines) - len(lost)
+        lost += Settler(self._reader, self._index, self._superblock, _header(usable[0]).seq).settle(
+            loaded.lost_pages, self._report
+        )
+        self._bad += lost + bad
+
+    def _count_repaired_pages(self, pages: list[int]) -> None:
+        """Entries whose page came from an older copy count as repaired by it."""
+        lines, geometry = self._index.table.lines, self._index.geometry
+        per_page = geometry.block_bytes // 64
+        for page in pages:
+            states = lines["state"][page * per_page + 1 : (page + 1) * per_page]
+            self._report.repaired[RepairSource.OLDER_COPY] += int((states == SlotState.LIVE).sum())
+
+    def _settle_duplicates(self) -> None:
+        for row_id in duplicate_keys(self._index):
+            table = self._index.table
+            page = table.page_of(row_id)
+            self._bad.append(BadLine(row_id, -1, page, SkipReason.DUPLICATE_KEY, table.raw(row_id)))
+            table.lines[row_id] = np.zeros((), dtype=table.lines.dtype)
+
+    def _withhold_bad_slots(self) -> None:
+        """Until the engine journals their quarantine, slots of skipped lines are quarantined in memory only."""
+        table = self._index.table
+        for line in self._bad:
+            if line.row_id and not table.lines["seq"][line.row_id]:
+                slab, slot = table.place_of(line.row_id)
+                raw = encode_row(
+                    self._index.seed,
+                    state=SlotState.QUARANTINED,
+                    slot_class=int(table.slab_class[slab]),
+                    slab=slab,
+                    slot=slot,
+                    seq=int(table.slab_seq[slab]),
+                    reason=1,
+                )
+                table.set_row(line.row_id, raw, int(table.slab_seq[slab]))
+
+    def _prove(self, content: JournalContent, found: FoundJournal) -> Unflushed:
+        self._progress.step, self._progress.ratio = "unflushed", 0.9
+        self._withhold_bad_slots()
+        self._index.derive()
+        rows = content.rows[content.row_blocks > found.flushed_through]
+        if not len(rows):
+            return Unflushed()
+        prover = Prover(self._device, self._index, Identity(self._superblock, 1))
+        try:
+            unflushed = prover.apply(rows)
+        finally:
+            prover.close()
+        self._index.derive()  # rows changed beneath the free slots: from the table, once more
+        for row_id, raw in unflushed.wrong:
+            page = self._index.table.page_of(row_id)
+            self._bad.append(BadLine(row_id, -1, page, SkipReason.INVALID_ROW, raw))
+        self._report.lost_unflushed = unflushed.lost
+        return unflushed
+
+    # -- step 10 --------------------------------------------------------------------------------------------------
+
+    def _count(self, now_seconds: float) -> None:
+        table = self._index.table
+        row_ids = table.row_ids()
+        live = row_ids[table.lines["state"][row_ids] == SlotState.LIVE]
+        expires = table.lines["expires_at"][live]
+        self._report.expired = int(((expires > 0) & (expires <= now_seconds)).sum())
+        self._report.recovered = len(live) - self._report.expired
+        for record in self._catalogue.open_skipped():
+            self._report.skipped.append(
+                SkippedEntry(
+                    SkipReason(record.reason),
+                    record.copy_plus_one - 1,
+                    record.page,
+                    record.slab,
+                    record.slot,
+                    record.raw,
+                )
+            )
+        for line in self._bad:
+            slab, slot = table.place_of(line.row_id) if line.row_id else (0, 0)
+            self._report.skipped.append(SkippedEntry(line.reason, line.copy, line.page, slab, slot, line.raw))
+        partial = self._catalogue.partial
+        if partial is not None and partial.unknown_loss and not self._report.unknown_loss:
+            self._report.unknown_loss = "found by an earlier start"
+
+    def _judge(self, limits: RecoveryLimits) -> None:
+        """R6: refuse before anything is written."""
+        invalid = sum(1 for line in self._bad if line.reason is SkipReason.INVALID_ROW)
+        skipped = len(self._bad)
+        total = skipped + self._report.recovered + self._report.expired
+        if skipped <= limits.max_skipped_floor or skipped <= limits.max_skipped_ratio * total:
+            return
+        counts = {reason: count for reason, count in self._report.by_reason().items() if count}
+        if invalid > limits.max_skipped_floor:
+            raise InvalidRowsFound(f"{invalid} of {total} entries", counts=counts)
+        if not limits.accept_loss:
+            raise TooMuchSkipped(f"{skipped} of {total} entries: {counts}", counts=counts)
+
+    def _result(
+        self,
+        copies: list[FoundCopy],
+        number: int,
+        found: FoundJournal,
+        content: JournalContent,
+        unflushed: Unflushed,
+    ) -> Recovered:
+        highest = max(
+            [self._catalogue.highest_seq, *(c.header.seq for c in copies if c.header is not None)]
+            + ([int(content.rows["seq"].max())] if len(content.rows) else [])
+            + [int(self._index.table.page_seq.max())]
+        )
+        starts = [self._superblock.start_count, self._catalogue.start_count, found.start_count]
+        # Lost blocks may have used seqs that nothing else names: leave room for as many as they can hold.
+        room = len(found.missing) * self._geometry.block_bytes
+        partial = self._catalogue.partial
+        states = [CopyState(c.copy, c.header if c.valid else None, _directory(c, self._geometry.pages)) for c in copies]
+        # What the newest block says of the tail is kept even where a copy has moved it since: keeping more is safe.
+        oldest = min((_header(c) for c in copies if c.valid), key=lambda header: header.seq)
+        tail, complete_since = found.tail, found.complete_since
+        if not found.chain:
+            tail, complete_since = oldest.journal_block, oldest.seq
+        self._mark_unvoided(complete_since)
+        return Recovered(
+            superblock=self._superblock,
+            index=self._index,
+            copies=states,
+            number=number,
+            position=JournalPosition(
+                last_block=found.last_block,
+                last_checksum=found.last_checksum,
+                tail=tail,
+                complete_since=complete_since,
+                flushed_through=found.flushed_through,
+                next_seq=highest + room + 1,
+                start_count=max(starts) + 1,
+            ),
+            report=self._report,
+            new_skipped=self._bad,
+            newly_unknown=bool(self._report.unknown_loss) and (partial is None or not partial.unknown_loss),
+            corrections=sorted(unflushed.corrections),
+            counts_before=dict(partial.counts) if partial is not None else {},
+        )
+
+    def _mark_unvoided(self, complete_since: int) -> None:
+        """Freed slots whose headers may still verify: all whose freeing row the journal still holds."""
+        table = self._index.table
+        row_ids = table.row_ids()
+        lines = table.lines[row_ids]
+        freed = (lines["state"] == SlotState.FREE) & (lines["reason"] != FreeReason.NEVER_USED)
+        freed &= lines["seq"] > complete_since
+        self._index.slots.freed_unvoided.update(row_ids[freed].tolist())
+
+
+def _header(copy: FoundCopy) -> CopyHeader:
+    assert copy.header is not None
+    return copy.header
+
+
+def _directory(copy: FoundCopy, pages: int) -> Directory:
+    return copy.directory if copy.valid and copy.directory is not None else empty_directory(pages)

@@ -1,0 +1,158 @@
+"""Applying the journal to the table: the flushed part as arrays, the newest row of each slot winning by seq."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.format.catalogue import (
+    AcknowledgedRecord,
+    CatalogueRecord,
+    CounterRecord,
+    NamespaceRecord,
+    NamespaceWipedRecord,
+    PartialRecord,
+    SkippedRecord,
+    SlabRecord,
+)
+from storage.format.geometry import LINE_BYTES, NO_CLASS
+from storage.format.layout import Defect, Undecodable
+from storage.format.row import Rows, SlotState
+from storage.index import Index
+from storage.namespaces import Namespace
+from storage.recovery.pages import BadLine, wrong_rows
+from storage.recovery.report import SkipReason
+
+
+class CatalogueState:
+    """The catalogue as of the end of the journal: of each thing the record with the highest seq."""
+
+    def __init__(self) -> None:
+        self.slabs: dict[int, SlabRecord] = {}
+        self.namespaces: dict[int, NamespaceRecord] = {}
+        self.next_namespace_id = 1
+        self.start_count = 0
+        self.highest_seq = 0
+        self.partial: PartialRecord | None = None
+        self.skipped: list[SkippedRecord] = []
+        self.acknowledged: AcknowledgedRecord | None = None
+
+    def apply(self, records: list[CatalogueRecord]) -> None:
+        """Records in ascending order of seq, as far as they concern the same thing."""
+        for record in records:
+            self.highest_seq = max(self.highest_seq, record.seq)
+            if isinstance(record, SlabRecord):
+                known = self.slabs.get(record.slab)
+                if known is None or known.seq <= record.seq:
+                    self.slabs[record.slab] = record
+            elif isinstance(record, NamespaceRecord):
+                self.namespaces[record.namespace_id] = record
+                self.next_namespace_id = max(self.next_namespace_id, record.namespace_id + 1)
+            elif isinstance(record, NamespaceWipedRecord):
+                self.namespaces.pop(record.namespace_id, None)
+                self.next_namespace_id = max(self.next_namespace_id, record.namespace_id + 1)
+            elif isinstance(record, CounterRecord):
+                self.next_namespace_id = max(self.next_namespace_id, record.next_namespace_id)
+                self.start_count = max(self.start_count, record.start_count)
+            elif isinstance(record, PartialRecord):
+                if self.acknowledged is None or self.acknowledged.seq < record.seq:
+                    self.partial = record
+            elif isinstance(record, SkippedRecord):
+                self.skipped.append(record)
+            elif isinstance(record, AcknowledgedRecord):
+                self.acknowledged = record
+                if self.partial is not None and self.partial.seq < record.seq:
+                    self.partial = None
+
+    def open_skipped(self) -> list[SkippedRecord]:
+        """Skipped entries no acknowledgement covers, in the order found; a compaction may have journaled one twice."""
+        since = self.acknowledged.seq if self.acknowledged is not None else 0
+        unique: dict[tuple[str, int, int, bytes], SkippedRecord] = {}
+        for record in sorted(self.skipped, key=lambda r: r.seq):
+            if record.seq > since:
+                unique.setdefault((record.reason, record.slab, record.slot, record.raw), record)
+        return list(unique.values())
+
+    def install(self, index: Index) -> None:
+        """Give the index its slabs and namespaces. Raises Undecodable for a class or slab the device does not have."""
+        geometry, table = index.geometry, index.table
+        for slab, record in self.slabs.items():
+            if slab >= geometry.slabs or record.slot_class >= len(geometry.class_bytes):
+                raise Undecodable(Defect.INVALID, f"catalogue: slab {slab} in class {record.slot_class}")
+            table.slab_class[slab] = record.slot_class
+            table.slab_generation[slab] = record.generation
+            table.slab_seq[slab] = record.seq
+        for record_ in self.namespaces.values():
+            index.namespaces.add(Namespace(record_.namespace_id, record_.name, dict(record_.settings), record_.seq))
+        index.namespaces.next_id = max(index.namespaces.next_id, self.next_namespace_id)
+
+
+def apply_rows(index: Index, rows: Rows) -> tuple[npt.NDArray[np.int64], list[BadLine]]:
+    """Put the newest row of each slot into the table where it is newer than what stands there.
+
+    Returns the row ids of all slots the journal speaks of, and rows that were written wrong. Rows of a generation that
+    ended are dead and dropped.
+    """
+    if not len(rows):
+        return np.empty(0, dtype=np.int64), []
+    table = index.table
+    row_ids, exists = row_ids_of(index, rows)
+    bad = [_bad(index, rows[i]) for i in np.flatnonzero(~exists).tolist()]
+    rows, row_ids = rows[exists], row_ids[exists]
+    alive = rows["seq"] >= table.slab_seq[rows["slab"]]
+    rows, row_ids = rows[alive], row_ids[alive]
+    order = np.lexsort((rows["seq"], row_ids))
+    rows, row_ids = rows[order], row_ids[order]
+    last = np.append(row_ids[1:] != row_ids[:-1], True) if len(row_ids) else np.empty(0, dtype=bool)
+    rows, row_ids = rows[last], row_ids[last]
+    wrong = wrong_rows(index, rows, row_ids)
+    bad += [_bad(index, rows[i], int(row_ids[i])) for i in np.flatnonzero(wrong).tolist()]
+    # A slot whose newest row is wrong has no older truth: whatever the table holds was superseded by it.
+    table.lines[row_ids[wrong]] = np.zeros((), dtype=table.lines.dtype)
+    good = ~wrong & (rows["seq"] > table.lines["seq"][row_ids])
+    table.lines[row_ids[good]] = rows[good]
+    return row_ids[~wrong], bad
+
+
+def row_ids_of(index: Index, rows: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Row id of each row by the place it names, and whether the device has that place under any class."""
+    geometry = index.geometry
+    slabs = rows["slab"].astype(np.int64)
+    slots = rows["slot"].astype(np.int64)
+    exists = (slabs < geometry.slabs) & (slots < geometry.slots_per_slab_max)
+    exists &= index.table.slab_class[np.minimum(slabs, geometry.slabs - 1)] != NO_CLASS
+    pages, positions = np.divmod(slots, geometry.rows_per_page)
+    row_ids = (slabs * geometry.pages_per_slab + pages) * (geometry.block_bytes // LINE_BYTES) + 1 + positions
+    return np.where(exists, row_ids, 0), exists
+
+
+def _bad(index: Index, row: np.void, row_id: int = 0) -> BadLine:
+    page = row_id // (index.geometry.block_bytes // LINE_BYTES)
+    reason = SkipReason.INVALID_ROW if row_id else SkipReason.OUT_OF_RANGE
+    return BadLine(row_id, -1, page, reason, row.tobytes())
+
+
+def duplicate_keys(index: Index) -> list[int]:
+    """Row ids of live rows whose key has a newer live row; there are none unless something was lost."""
+    table = index.table
+    row_ids = table.row_ids()
+    live = row_ids[table.lines["state"][row_ids] == SlotState.LIVE]
+    if len(live) < 2:
+        return []
+    digests = np.ascontiguousarray(table.lines["digest"][live]).view(np.uint64).reshape(-1, 2)
+    # One half of a 128-bit digest tells nearly all apart; the few that share it are compared whole.
+    order = np.argsort(digests[:, 0], kind="stable")
+    halves = digests[order, 0]
+    same = np.flatnonzero(halves[1:] == halves[:-1])
+    suspects: dict[bytes, list[int]] = {}
+    for position in same.tolist():
+        for index_ in (order[position], order[position + 1]):
+            row_id = int(live[index_])
+            rows = suspects.setdefault(digests[index_].tobytes(), [])
+            if row_id not in rows:
+                rows.append(row_id)
+    older: list[int] = []
+    for group in suspects.values():
+        group.sort(key=lambda row_id: int(table.lines["seq"][row_id]))
+        older += group[:-1]
+    return older

@@ -1,0 +1,282 @@
+"""Room for records: where a put's slot comes from, and what is evicted so that the next put finds one.
+
+In this order: a free slot of the class; a slab that no class needs; a free slot of a larger class; then eviction, in
+the class itself or, if it has nothing to give, of the emptiest slab of another class. Eviction runs ahead: a class
+that had to wait once keeps a reserve of free slots, whose freeing rows are durable and flushed before a put asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+
+from storage.commit import Commit
+from storage.counters import EngineCounters
+from storage.errors import Busy, DeviceFailed, Full, JournalUnavailable, Unavailable
+from storage.eviction import Clock
+from storage.format.geometry import NO_CLASS
+from storage.format.row import FreeReason, SlotState
+from storage.index import Index
+from storage.journal import Journal, Unit
+from storage.options import EvictionPolicy
+
+log = logging.getLogger("rawblockd.storage")
+
+AHEAD_BYTES = 64 << 20
+AHEAD_MAX_SLOTS = 2048
+# What clients can fill during one flush (some 20 ms): 20,000 puts a second of 4 KiB are 400 slots, 1.6 GB/s are 32 MiB.
+BORROW_RATIO_MAX = 4
+"""A borrowed slot is at most this much larger than the class asked for, unless its class is mostly free."""
+
+
+class Space:
+    def __init__(
+        self,
+        index: Index,
+        commit: Commit,
+        journal: Journal,
+        counters: EngineCounters,
+        *,
+        policy: EvictionPolicy,
+        wait_timeout_seconds: float,
+        examine: Callable[[int], Awaitable[bool]] | None = None,
+    ) -> None:
+        self._index = index
+        self._commit = commit
+        self._journal = journal
+        self._counters = counters
+        self._policy = policy
+        self._wait_timeout_seconds = wait_timeout_seconds
+        self.examine = examine
+        """After a journal gap: says whether a free slot may be used, and sets it aside if not (R4)."""
+        self._clock = Clock(index.table)
+        self._changed: asyncio.Future[None] | None = None
+        self._slab_giving: asyncio.Task[bool] | None = None
+        self._evictors: dict[int, asyncio.Task[int]] = {}
+        self._ahead = [0] * len(index.geometry.class_bytes)
+        self._settler: asyncio.Task[None] | None = None
+
+    # -- reserving ------------------------------------------------------------------------------------------------
+
+    async def reserve(self, slot_class: int) -> int:
+        """A free slot for a record of ``slot_class``, now in flight.
+
+        Raises Full if nothing may be evicted, Busy if no slot came free within the time limit, JournalUnavailable.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._wait_timeout_seconds
+        while True:
+            row_id = self._index.slots.take(slot_class) or await self._from_spare_slab(slot_class)
+            row_id = row_id or self._borrow(slot_class)
+            if row_id:
+                if self.examine is not None and not await self.examine(row_id):
+                    continue
+                self._keep_ahead(slot_class)
+                return row_id
+            changed = self._next_change()
+            if not self._make_room(slot_class):
+                raise Full(f"no slot of {self._index.geometry.class_bytes[slot_class]} bytes is free")
+            remaining = deadline - loop.time()
+            if remaining <= 0:
+                self._journal.check_available()
+                raise Busy("no slot came free in time")
+            await asyncio.wait([changed], timeout=remaining)
+
+    def give_back(self, row_id: int) -> None:
+        """The slot of a put that did not become live. Its header may verify, so it counts as one to be made void."""
+        self._index.slots.freed_unvoided.add(row_id)
+        self._index.slots.give_back(row_id)
+        self.pulse()
+
+    def let_go(self, row_id: int) -> None:
+        """A reader is done with a slot."""
+        if self._index.slots.let_go(row_id):
+            self.pulse()
+
+    def settle(self) -> None:
+        """Free what limbo may give, after a flush."""
+        if self._index.slots.settle(self._journal.flushed_through):
+            self.pulse()
+
+    def pulse(self) -> None:
+        """Something became free: whoever waits looks again."""
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+        self._changed = None
+
+    def _next_change(self) -> asyncio.Future[None]:
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        return self._changed
+
+    def _borrow(self, slot_class: int) -> int:
+        """A free slot of a larger class, before a slab is taken from another class; 0 if none is near enough."""
+        sizes, slots = self._index.geometry.class_bytes, self._index.slots
+        for larger in range(slot_class + 1, len(sizes)):
+            free = slots.free_count(larger)
+            total = slots.slabs_of_class[larger] * self._index.geometry.slots_per_slab(larger)
+            near = sizes[larger] <= BORROW_RATIO_MAX * sizes[slot_class]
+            if free and (near or free * 3 > total):
+                return slots.take(larger)
+        return 0
+
+    # -- slabs ----------------------------------------------------------------------------------------------------
+
+    async def _from_spare_slab(self, slot_class: int) -> int:
+        """Give a slab to the class if one is spare; several waiting puts share what it brings."""
+        while True:
+            if self._slab_giving is None:
+                slab = self._index.slots.spare_slab(slot_class)
+                if slab < 0:
+                    return 0
+                self._slab_giving = asyncio.get_running_loop().create_task(self._give(slab, slot_class))
+            given = await asyncio.shield(self._slab_giving)
+            row_id = self._index.slots.take(slot_class)
+            if row_id or not given:
+                return row_id
+
+    async def _give(self, slab: int, slot_class: int) -> bool:
+        try:
+            unit = self._commit.give_slab(slab, slot_class)
+            assert unit.done is not None
+            await unit.done
+        except JournalUnavailable:
+            self._index.slots.return_slab(slab)
+            raise
+        else:
+            return True
+        finally:
+            self._slab_giving = None
+            self.pulse()
+
+    # -- eviction -------------------------------------------------------------------------------------------------
+
+    def _make_room(self, slot_class: int) -> bool:
+        """See to it that a slot comes free; False if nothing can be done."""
+        if self._index.slots.limbo_count:
+            self.settle_soon()
+            if self._policy is EvictionPolicy.NONE:
+                return True
+        if self._policy is EvictionPolicy.NONE:
+            return self._index.slots.limbo_count > 0
+        cap = self._ahead_cap(slot_class)
+        self._ahead[slot_class] = min(cap, max(1, 2 * self._ahead[slot_class]))
+        self._evict_soon(slot_class)
+        return slot_class in self._evictors or self._index.slots.limbo_count > 0 or bool(self._index.slots.in_flight)
+
+    def _ahead_cap(self, slot_class: int) -> int:
+        slot_bytes = self._index.geometry.class_bytes[slot_class]
+        slots = self._index.slots.slabs_of_class[slot_class] * self._index.geometry.slots_per_slab(slot_class)
+        return max(1, min(slots // 8, AHEAD_MAX_SLOTS, AHEAD_BYTES // slot_bytes))
+
+    def _keep_ahead(self, slot_class: int) -> None:
+        """Evict ahead of need once the class has had to wait, while no slab is spare."""
+        ahead = self._ahead[slot_class]
+        if ahead > 1 and self._index.slots.free_count(slot_class) < ahead // 2 and not self._index.slots.unowned:
+            self._evict_soon(slot_class)
+
+    def relax(self) -> None:
+        """Called now and then: a class that needs no reserve any more gives it up; puts that became live in a slab
+        which is to change its class make way."""
+        for slab in self._index.slots.draining:
+            row_ids = self._index.table.row_ids_of_slab(slab)
+            live = row_ids[self._index.table.lines["state"][row_ids] == SlotState.LIVE]
+            if not self._journal.unavailable:
+                self._free_all([int(r) for r in live])
+        for slot_class, ahead in enumerate(self._ahead):
+            if ahead and slot_class not in self._evictors:
+                self._ahead[slot_class] = ahead // 2
+
+    def _evict_soon(self, slot_class: int) -> None:
+        if slot_class not in self._evictors and not self._journal.unavailable:
+            task = asyncio.get_running_loop().create_task(self._evict(slot_class))
+            self._evictors[slot_class] = task
+            task.add_done_callback(lambda done: self._evicted(slot_class, done))
+
+    def _evicted(self, slot_class: int, task: asyncio.Task[int]) -> None:
+        del self._evictors[slot_class]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Unavailable | DeviceFailed):
+            log.warning("eviction failed", extra={"fields": {"slot_class": slot_class, "error": str(error)}})
+        elif error is not None:
+            raise error
+        self.pulse()
+
+    async def _evict(self, slot_class: int) -> int:
+        """Evict enough of one class for its reserve, durably and flushed; returns how many entries went."""
+        wanted = max(1, self._ahead[slot_class] - self._index.slots.free_count(slot_class))
+        victims = self._clock.victims(slot_class, wanted, self._may_go)
+        if not victims:
+            victims = self._drain_emptiest(slot_class)
+        units = self._free_all(victims)
+        if units:
+            await asyncio.wait([unit.done for unit in units if unit.done is not None])
+        await self._journal.flush()
+        self.settle()
+        return len(units)
+
+    def _free_all(self, row_ids: list[int]) -> list[Unit]:
+        units = []
+        for row_id in row_ids:
+            unit = self._commit.free(row_id, self._index.table.row(row_id).seq, FreeReason.EVICTED)
+            if unit is not None:
+                units.append(unit)
+        return units
+
+    def _may_go(self, row_id: int) -> bool:
+        return not self._index.slots.is_held(row_id)
+
+    def _drain_emptiest(self, for_class: int) -> list[int]:
+        """All live row ids of the slab of another class that holds the fewest live bytes; its slots go to nobody else."""
+        table, slots = self._index.table, self._index.slots
+        best: tuple[int, int] | None = None
+        for slab in np.flatnonzero((table.slab_class != NO_CLASS) & (table.slab_class != for_class)).tolist():
+            if slots.is_draining(slab):
+                continue
+            row_ids = table.row_ids_of_slab(slab)
+            states = table.lines["state"][row_ids]
+            if ((states == SlotState.QUARANTINED) | (states == SlotState.RETIRED)).any():
+                continue
+            live_bytes = (
+                int((states == SlotState.LIVE).sum()) * self._index.geometry.class_bytes[table.slab_class[slab]]
+            )
+            if best is None or live_bytes < best[0]:
+                best = (live_bytes, slab)
+        if best is None:
+            return []
+        slots.drain(best[1])
+        row_ids = table.row_ids_of_slab(best[1])
+        return [int(r) for r in row_ids[table.lines["state"][row_ids] == SlotState.LIVE]]
+
+    # -- limbo ----------------------------------------------------------------------------------------------------
+
+    def settle_soon(self) -> None:
+        """Flush what limbo waits for, in the background."""
+        if self._settler is None:
+            self._settler = asyncio.get_running_loop().create_task(self._settle())
+            self._settler.add_done_callback(self._settled)
+
+    async def _settle(self) -> None:
+        await self._journal.flush()
+        self.settle()
+
+    def _settled(self, task: asyncio.Task[None]) -> None:
+        self._settler = None
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, DeviceFailed):
+            log.warning("flush failed", extra={"fields": {"error": str(error)}})
+        elif error is not None:
+            raise error
+        self.pulse()
+
+    async def close(self) -> None:
+        """Wait for what runs in the background."""
+        tasks: list[asyncio.Future[object]] = [*self._evictors.values()]  # type: ignore[list-item]
+        for task in (self._settler, self._slab_giving):
+            if task is not None:
+                tasks.append(task)  # type: ignore[arg-type]
+        if tasks:
+            await asyncio.wait(tasks)

@@ -1,0 +1,61 @@
+"""What a start writes before it serves: who it is, where the journal goes on, what the recovery found.
+
+Order: the start count in both superblocks (so that no write id is ever drawn twice), then one run of journal rows: the
+start record, corrections of unproven rows, the partial state with its report and the quarantine of skipped slots; then
+a flush. Only then requests come in. Nothing here is written when recovery refused the start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from storage.buffers import BufferArena
+from storage.commit import Commit
+from storage.device.interface import BlockDevice
+from storage.format.catalogue import StartRecord
+from storage.format.superblock import encode_superblock
+from storage.journal import Journal
+from storage.partial import PartialRecovery
+from storage.recovery.recover import Recovered
+
+
+async def write_start(
+    device: BlockDevice,
+    recovered: Recovered,
+    commit: Commit,
+    journal: Journal,
+    arena: BufferArena,
+    partial: PartialRecovery,
+    clock: Callable[[], float],
+) -> None:
+    """Raises DeviceFailed, JournalUnavailable."""
+    await _write_start_count(device, recovered, arena)
+    position = recovered.position
+    units = [
+        commit.record(
+            lambda seq: StartRecord(
+                seq, position.start_count, position.last_block, position.last_checksum, int(clock() * 1000)
+            )
+        )
+    ]
+    units += [commit.restate(row_id) for row_id in recovered.corrections]
+    units += partial.join_findings()
+    for unit in units:
+        assert unit.done is not None
+        await unit.done
+    await journal.flush()
+
+
+async def _write_start_count(device: BlockDevice, recovered: Recovered, arena: BufferArena) -> None:
+    """One superblock after the other, with a flush between: one of them verifies at any time."""
+    superblock = dataclasses.replace(recovered.superblock, start_count=recovered.position.start_count)
+    size = superblock.geometry.block_bytes
+    buffer = await arena.acquire(size, 5.0)
+    try:
+        for place, offset_bytes in enumerate(superblock.geometry.superblock_offsets):
+            buffer.view[:size] = encode_superblock(superblock, place)
+            await device.write(offset_bytes, buffer.view[:size])
+            await device.flush()
+    finally:
+        buffer.release()

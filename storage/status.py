@@ -1,0 +1,184 @@
+"""The engine's status as one consistent picture; field names are the contract of ``GET /v1/status``.
+
+All times are seconds, all sizes bytes. The dataclasses are serialised as they stand.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class EngineState(enum.StrEnum):
+    """States of the engine and the moves between them.
+
+    ======== ==========================================
+    from     to
+    ======== ==========================================
+    starting recovering, failed
+    recovering ready, degraded, read_only, failed
+    ready    degraded, read_only, draining
+    degraded ready, read_only, draining
+    read_only ready, degraded, draining
+    draining stopped, failed
+    ======== ==========================================
+    """
+
+    STARTING = "starting"
+    RECOVERING = "recovering"
+    READY = "ready"
+    DEGRADED = "degraded"
+    READ_ONLY = "read_only"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class Reason(enum.StrEnum):
+    """Why the engine is degraded or read-only."""
+
+    PARTIAL_RECOVERY = "partial_recovery"
+    CORRUPTION = "corruption"
+    CHECKPOINT_OVERDUE = "checkpoint_overdue"
+    CHECKPOINT_FAILING = "checkpoint_failing"
+    JOURNAL_UNAVAILABLE = "journal_unavailable"
+    DEVICE_ERRORS = "device_errors"
+    SUPERBLOCK_DAMAGED = "superblock_damaged"
+    COPY_DAMAGED = "copy_damaged"
+
+
+@dataclass(slots=True)
+class AutoCheckpoint:
+    enabled: bool = True
+    paused_reason: str | None = None
+
+
+@dataclass(slots=True)
+class CopyStatus:
+    copy: int
+    seq: int
+    verdict: str
+    written_at: float = 0.0
+
+
+@dataclass(slots=True)
+class RecoveryStatus:
+    progress_ratio: float = 0.0
+    recovered_entries: int = 0
+    repaired_entries: int = 0
+    repaired_by_source: dict[str, int] = field(default_factory=dict)
+    expired: int = 0
+    superseded: int = 0
+    lost_unflushed: int = 0
+    duration_seconds: float = 0.0
+    copies: list[CopyStatus] = field(default_factory=list)
+    journal: str = ""
+    """``clean``, ``torn_tail`` or ``gap``."""
+    unknown_loss: bool = False
+    """True while a loss of unknown extent is unacknowledged."""
+    acknowledged_at: float | None = None
+
+
+@dataclass(slots=True)
+class CheckpointStatus:
+    seq: int = 0
+    age_seconds: float = 0.0
+    duration_seconds: float = 0.0
+    bytes: int = 0
+    dirty_pages: int = 0
+    written_at: float = 0.0
+    succeeded: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class JournalStatus:
+    used_ratio: float = 0.0
+    seq: int = 0
+
+
+@dataclass(slots=True)
+class SlotCounts:
+    """``free + live + quarantined + retired + limbo + in_flight = total``; at rest the last two are 0 (A1)."""
+
+    free: int = 0
+    live: int = 0
+    quarantined: int = 0
+    retired: int = 0
+    limbo: int = 0
+    in_flight: int = 0
+    total: int = 0
+
+
+@dataclass(slots=True)
+class CapacityStatus:
+    """``used_bytes`` are the bytes of live slots, ``total_bytes`` the bytes of all slabs."""
+
+    slots: SlotCounts = field(default_factory=SlotCounts)
+    used_bytes: int = 0
+    payload_bytes: int = 0
+    total_bytes: int = 0
+    max_entries: int = 0
+    max_value_bytes: int = 0
+    reserved_bytes: int = 0
+    memory_full_bytes: int = 0
+    free_slabs: int = 0
+
+
+@dataclass(slots=True)
+class ClassStatus:
+    slot_bytes: int
+    slabs: int
+    slots: SlotCounts
+
+
+@dataclass(slots=True)
+class NamespaceStatus:
+    entries: int
+    used_bytes: int
+    payload_bytes: int
+
+
+@dataclass(slots=True)
+class HoldStatus:
+    kind: str
+    holder: str
+    slots: int
+
+
+@dataclass(slots=True)
+class DeviceStatus:
+    path: str = ""
+    uuid: str = ""
+    size_bytes: int = 0
+    direct_io: bool = False
+    block_bytes: int = 0
+    io_engine: str = ""
+
+
+@dataclass(slots=True)
+class BufferStatus:
+    total_bytes: int = 0
+    used_bytes: int = 0
+    waiting: int = 0
+
+
+@dataclass(slots=True)
+class EngineStatus:
+    state: EngineState
+    reasons: list[Reason]
+    partial_recovery: bool
+    skipped_entries: int
+    skipped_by_reason: dict[str, int]
+    auto_checkpoint: AutoCheckpoint
+    recovery: RecoveryStatus
+    checkpoint: CheckpointStatus
+    journal: JournalStatus
+    capacity: CapacityStatus
+    classes: list[ClassStatus]
+    namespaces: dict[str, NamespaceStatus]
+    holds: list[HoldStatus]
+    device: DeviceStatus
+    buffers: BufferStatus
+    version: str
+    uptime_seconds: float

@@ -173,7 +173,7 @@ class Commit:
         return units
 
     def renewal(self, row_ids: list[int]) -> Unit:
-        """A unit, not joined, that journals rows once more as they stand. Publishing it changes nothing: seqs decide."""
+        """A unit, not joined, that journals rows once more as they stand. Publishing changes nothing: seqs decide."""
         unit = Unit(privileged=True)
         for row_id in row_ids:
             raw = bytearray(self._index.table.raw(row_id))
@@ -197,7 +197,7 @@ class Commit:
         return unit
 
     def quarantine_skipped(self, row_id: int, claimed: Row | None) -> Unit:
-        """Join the quarantine of a slot whose row was skipped; ``claimed`` is what the raw row says, if it is possible."""
+        """Join the quarantine of a slot whose row was skipped; ``claimed`` is what the raw row says, if possible."""
         row = claimed if claimed is not None else self._index.table.row(row_id)
         row = row._replace(slot_class=self._index.table.row(row_id).slot_class)
         unit = Unit(privileged=True)
@@ -234,7 +234,10 @@ class Commit:
         return unit
 
     async def namespace_id(self, name: str) -> int:
-        """The id of a namespace, created durably if it is new. Raises NamespaceInvalid, NamespacesFull, JournalUnavailable."""
+        """The id of a namespace, created durably if it is new.
+
+        Raises NamespaceInvalid, NamespacesFull, JournalUnavailable.
+        """
         known = self._index.namespaces.by_name.get(name)
         if known is not None:
             return known.namespace_id

@@ -35,7 +35,6 @@ from storage.health import DeviceHealth
 from storage.identity import Identity
 from storage.journal import GROUP_BYTES, Journal
 from storage.keys import check_key
-from storage.limits import TRANSFER_MAX_BYTES
 from storage.maintenance import Maintenance
 from storage.observation import Parts, checkpoint_status, engine_status, recovery_status
 from storage.options import EngineOptions
@@ -51,7 +50,7 @@ from storage.write_path import PutSession, WritePath
 log = logging.getLogger("rawblockd.storage")
 
 INTERNAL_BUFFER_BYTES = 8 << 20
-"""For journal, checkpoint and examination: 2 x 1 MiB of pages, a stream of 1 MiB, the journal's group; never a request's."""
+"""For journal, checkpoint and examination, never a request: 2 x 1 MiB of pages, a stream of 1 MiB, the journal's."""
 OVERDUE_INTERVALS = 3
 
 
@@ -208,7 +207,7 @@ class Engine:
             log.info("recovered", extra={"fields": fields})
 
     async def stop(self, *, checkpoint: bool = True) -> None:
-        """Refuse mutations, finish what was accepted, write a last checkpoint unless frozen, and let go of the device."""
+        """Refuse mutations, finish what was accepted, write a last checkpoint unless frozen, let go of the device."""
         running = self._phase is EngineState.READY
         self._phase = EngineState.DRAINING
         if self._parts is None:

@@ -1,4 +1,4 @@
-"""After a journal gap a free slot may hold an entry whose row was lost: its header is asked before it is reused (R4)."""
+"""After a journal gap a free slot may hold an entry whose row was lost: its header is asked before reuse (R4)."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from storage.device.interface import BlockDevice
 from storage.device.blank import blank_verdict
+from storage.device.interface import BlockDevice
 from storage.device.opening import open_device
 from storage.device.probe import probe
 from storage.device.signatures import foreign_signature

@@ -104,6 +104,8 @@ class Journal:
         """Why no row can be taken now; empty while the journal works."""
         self.marked_through = position.flushed_through
         """Highest ``flushed_through`` that a written block carries."""
+        self.content_through = position.last_block
+        """Highest block that carries rows or records."""
         self._queue: deque[Unit] = deque()
         self._queued_rows = 0
         self._writer: asyncio.Task[None] | None = None
@@ -127,7 +129,7 @@ class Journal:
             raise JournalUnavailable(f"{self._queued_rows} rows wait")
 
     def join(self, unit: Unit) -> asyncio.Future[int]:
-        """Queue a unit; its rows' seqs were drawn in this same step. Raises JournalUnavailable, then nothing is queued."""
+        """Queue a unit; its rows' seqs were drawn in this same step. Raises JournalUnavailable: nothing is queued."""
         self.check_available()
         size = len(unit.rows) * ROW_BYTES + sum(len(encode_record(r)) for r in unit.records)
         assert size <= self._geometry.block_bytes - JOURNAL.size_bytes, "a unit lies in one block"
@@ -236,6 +238,8 @@ class Journal:
         self._counters.journal_blocks += len(blocks)
         for units in blocks:
             self.last_block += 1
+            if any(unit.rows or unit.records for unit in units):
+                self.content_through = self.last_block
             for unit in units:
                 self._counters.journal_rows += len(unit.rows)
                 self._publish(unit, self.last_block)
@@ -279,7 +283,7 @@ class Journal:
         return self.used_blocks + blocks <= limit
 
     def move_tail(self, tail: int, complete_since: int) -> None:
-        """Blocks before ``tail`` are not needed any more: from it on, every slot changed after ``complete_since`` is here."""
+        """Blocks before ``tail`` are not needed: from it on, every slot changed after ``complete_since`` is here."""
         assert self.tail <= tail <= self.last_block + 1
         self.tail = tail
         self.complete_since = max(self.complete_since, complete_since)
@@ -319,7 +323,8 @@ class Journal:
 
         Without it damage to the last flushed blocks of a quiet journal could pass for a torn tail (R3).
         """
-        if self.flushed_through > self.marked_through and self.idle and not self.unavailable:
+        unmarked = self.marked_through < self.content_through <= self.flushed_through
+        if unmarked and self.idle and not self.unavailable:
             await self.join(Unit(privileged=True))
 
     # -- failing and coming back ----------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class KeyMap:
         """The row id under ``digest``, 0 if there is none."""
         buckets, mask, view = self._buckets, self._mask, self._table.view
         bucket = _HOME.unpack_from(digest)[0] & mask
-        while row_id := buckets[bucket]:
+        while row_id := int(buckets[bucket]):
             if _DIGEST.unpack_from(view, row_id * LINE_BYTES + DIGEST_OFFSET)[0] == digest:
                 return row_id
             bucket = (bucket + 1) & mask

@@ -8,7 +8,7 @@ NAMESPACES_MAX = 4096
 # 4096 namespaces x (128 name + about 80 of settings) = 0.8 MiB of catalogue per copy.
 
 CHUNK_BYTES = 64 * 1024
-"""Payload bytes covered by one checksum of the record header: a range read verifies at most 64 KiB more than it sends."""
+"""Payload bytes under one checksum of the record header: a range verifies at most twice this more than it sends."""
 
 METADATA_MAX_BYTES = 8 * 1024
 """Content type plus client metadata of one entry, names and values together."""
@@ -22,7 +22,7 @@ HEADER_MAX_BYTES = 16 * 1024
 # + 200 B for the other fields = 14,040, rounded up.
 
 TRANSFER_MAX_BYTES = 1 << 20
-"""Largest single I/O of the value path: from 1 MiB a single request has the device's full bandwidth, and a huge page holds two."""
+"""Largest single I/O of the value path: 1 MiB at depth 1 has the device's full bandwidth; a huge page holds two."""
 
 WRITE_ID_START_BITS = 22
 WRITE_ID_COUNTER_BITS = 42

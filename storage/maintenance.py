@@ -54,7 +54,7 @@ class Maintenance:
     checkpoint_failed: str = ""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    _stopping: bool = False
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class Maintenance:
 
     async def stop(self) -> None:
         """End the tasks between two of their steps: what is under way comes to its end."""
-        self._stopping = True
+        self._stopped.set()
         self._wake.set()
         for task in self._tasks:
             await task
@@ -81,9 +81,10 @@ class Maintenance:
     async def _every(self, seconds: float, step: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
         following = loop.time() + seconds
-        while not self._stopping:
-            await asyncio.sleep(min(TICK_SECONDS, max(0.0, following - loop.time())))
-            if loop.time() >= following and not self._stopping:
+        while not self._stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), max(0.0, following - loop.time()))
+            if not self._stopped.is_set():
                 following = loop.time() + seconds
                 try:
                     await step()
@@ -92,7 +93,7 @@ class Maintenance:
 
     async def flush(self) -> None:
         """Flush what is written and free what limbo may give."""
-        if self.journal.flushed_through < self.journal.last_block:
+        if self.journal.flushed_through < self.journal.content_through:
             await self.journal.flush()
         self.space.settle()
         await self.journal.mark_flushed()
@@ -125,13 +126,8 @@ class Maintenance:
 
     async def _checkpoints(self) -> None:
         """Checkpoints and compactions, one after the other."""
-        while not self._stopping:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), TICK_SECONDS)
-            self._wake.clear()
+        while await self._woken():
             try:
-                if self._stopping:
-                    break
                 if self.frozen():
                     if self.journal.used_ratio > COMPACT_RATIO and not self.journal.unavailable:
                         await self.compactor.run()
@@ -141,11 +137,16 @@ class Maintenance:
                 log.error("checkpoint failed", extra={"fields": {"error": str(error)}})
                 await self._pause()
 
+    async def _woken(self) -> bool:
+        """Wait for the journal or the next tick; False when it is time to stop."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), TICK_SECONDS)
+        self._wake.clear()
+        return not self._stopped.is_set()
+
     async def _pause(self) -> None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + CHECKPOINT_RETRY_SECONDS
-        while loop.time() < until and not self._stopping:
-            await asyncio.sleep(TICK_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), CHECKPOINT_RETRY_SECONDS)
 
     async def checkpoint(self) -> None:
         """One checkpoint, counted. Raises DeviceFailed, Unavailable."""

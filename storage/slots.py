@@ -36,7 +36,7 @@ class Slots:
         self._withheld: set[int] = set()
         """Slabs on their way from one class to another: their free slots are in no class's list."""
         self.freed_unvoided: set[int] = set()
-        """Freed slots whose record header still verifies; made void before their freeing rows leave the journal (R1)."""
+        """Freed slots whose header may still verify; made void before their freeing rows leave the journal (R1)."""
 
     def load(self) -> None:
         """Derive everything from the table, which was just recovered."""
@@ -146,7 +146,7 @@ class Slots:
     # -- slabs ----------------------------------------------------------------------------------------------------
 
     def spare_slab(self, for_class: int) -> int:
-        """A slab that no class needs now: one without owner, else an empty one of another class; -1 if there is none."""
+        """A slab no class needs now: one without owner, else an empty one of another class; -1 if there is none."""
         if self.unowned:
             return self.unowned.pop()
         table = self._table

@@ -72,7 +72,7 @@ class Space:
             row_id = self._index.slots.take(slot_class) or await self._from_spare_slab(slot_class)
             row_id = row_id or self._borrow(slot_class)
             if row_id:
-                if self.examine is not None and not await self.examine(row_id):
+                if self.examine is not None and not await self._examined(row_id):
                     continue
                 self._keep_ahead(slot_class)
                 return row_id
@@ -84,6 +84,18 @@ class Space:
                 self._journal.check_available()
                 raise Busy("no slot came free in time")
             await asyncio.wait([changed], timeout=remaining)
+
+    async def _examined(self, row_id: int) -> bool:
+        """Whether the slot may be used. A slot neither used nor set aside goes back."""
+        assert self.examine is not None
+        settled = False
+        try:
+            usable = await self.examine(row_id)
+            settled = True
+        finally:
+            if not settled:
+                self._index.slots.give_back(row_id)
+        return usable
 
     def give_back(self, row_id: int) -> None:
         """The slot of a put that did not become live. Its header may verify, so it counts as one to be made void."""
@@ -230,7 +242,7 @@ class Space:
         return not self._index.slots.is_held(row_id)
 
     def _drain_emptiest(self, for_class: int) -> list[int]:
-        """All live row ids of the slab of another class that holds the fewest live bytes; its slots go to nobody else."""
+        """Live row ids of the slab of another class with the fewest live bytes; its slots go to nobody else."""
         table, slots = self._index.table, self._index.slots
         best: tuple[int, int] | None = None
         for slab in np.flatnonzero((table.slab_class != NO_CLASS) & (table.slab_class != for_class)).tolist():

@@ -32,7 +32,7 @@ DIRECTORY_ENTRY_BYTES = 16
 STREAM_HEADER_BYTES = 64
 CLASSES_MAX = 64
 SLABS_MIN = 4
-"""An overwrite needs a second slot, and the classes of a mixed load a slab each: below four slabs a device is no cache."""
+"""An overwrite needs a second slot, and the classes of a mixed load a slab each: fewer slabs are no cache."""
 CATALOGUE_SLAB_BYTES = 32
 CATALOGUE_NAMESPACE_BYTES = 256
 CATALOGUE_STATE_BYTES = 65536

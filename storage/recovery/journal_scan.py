@@ -15,13 +15,12 @@ import numpy as np
 from storage.format.catalogue import CatalogueRecord
 from storage.format.geometry import Geometry
 from storage.format.journal_block import (
-    MAGIC,
     JournalHeader,
     catalogue_records,
     decode_journal_header,
     row_lines,
 )
-from storage.format.layout import Undecodable
+from storage.format.layout import Defect, Undecodable
 from storage.format.row import ROW_DTYPE, Rows
 from storage.recovery.reading import SPAN_BYTES, BlockReader
 from storage.recovery.report import RecoveryProgress
@@ -51,11 +50,17 @@ class FoundJournal:
         return "torn_tail" if self.torn else "clean"
 
 
-def scan_journal(
-    reader: BlockReader, geometry: Geometry, uuid: bytes, *, first: int, known_flushed: int, progress: RecoveryProgress
-) -> FoundJournal:
-    """Find the chain from block ``first`` on; blocks up to ``known_flushed`` were flushed by a checkpoint."""
-    valid, damaged = _read_ring(reader, geometry, uuid, progress)
+@dataclass(slots=True)
+class Ring:
+    """What lies in the journal's area: valid blocks by number, and positions whose block is neither blank nor valid."""
+
+    valid: dict[int, JournalHeader] = field(default_factory=dict)
+    damaged: set[int] = field(default_factory=set)
+
+
+def find_chain(ring: Ring, geometry: Geometry, *, first: int, known_flushed: int) -> FoundJournal:
+    """The chain from block ``first`` on; blocks up to ``known_flushed`` were flushed by a checkpoint."""
+    valid = ring.valid
     found = FoundJournal(flushed_through=known_flushed)
     needed = {number: header for number, header in valid.items() if number >= first}
     found.start_count = max((h.start_count for h in valid.values()), default=0)
@@ -74,7 +79,7 @@ def scan_journal(
             break
         number += 1
     newest = found.chain[-1] if found.chain else None
-    _look_behind(found, needed, damaged, number, newest, geometry)
+    _look_behind(found, needed, ring.damaged, number, newest, geometry)
     if newest is not None:
         found.tail, found.complete_since = newest.tail, newest.complete_since
         found.last_block, found.last_checksum = newest.number, newest.checksum
@@ -110,36 +115,30 @@ def _look_behind(
     found.torn = bool(behind) or end % geometry.journal_blocks in damaged
 
 
-def _read_ring(
-    reader: BlockReader, geometry: Geometry, uuid: bytes, progress: RecoveryProgress
-) -> tuple[dict[int, JournalHeader], set[int]]:
-    """Valid headers by number; positions whose block is neither blank nor valid."""
-    valid: dict[int, JournalHeader] = {}
-    damaged: set[int] = set()
+def read_ring(reader: BlockReader, geometry: Geometry, uuid: bytes, progress: RecoveryProgress) -> Ring:
+    """Read the whole ring once. Raises DeviceGone."""
+    ring = Ring()
     size = geometry.block_bytes
     per_span = SPAN_BYTES // size
-    blank = bytes(size)
     for begin in range(0, geometry.journal_blocks, per_span):
         count = min(per_span, geometry.journal_blocks - begin)
         view, unreadable = reader.span(geometry.journal_offset + begin * size, count * size)
-        damaged.update(begin + index for index in unreadable)
+        ring.damaged.update(begin + index for index in unreadable)
+        written = np.frombuffer(view, dtype=np.uint64).reshape(count, -1).any(axis=1)
+        for index in np.flatnonzero(written).tolist():
+            _note_block(ring, view[index * size : (index + 1) * size], begin + index, geometry, uuid)
         progress.ratio = 0.3 * (begin + count) / geometry.journal_blocks
-        for index in range(count):
-            block = view[index * size : (index + 1) * size]
-            if block[:8] != MAGIC:
-                if begin + index not in damaged and block != blank:
-                    damaged.add(begin + index)
-                continue
-            try:
-                header = decode_journal_header(
-                    block, uuid, position=begin + index, journal_blocks=geometry.journal_blocks
-                )
-            except Undecodable as error:
-                if error.reason != "wrong_device":  # the journal of a cache that was here before
-                    damaged.add(begin + index)
-                continue
-            valid[header.number] = header
-    return valid, damaged
+    return ring
+
+
+def _note_block(ring: Ring, block: memoryview, position: int, geometry: Geometry, uuid: bytes) -> None:
+    try:
+        header = decode_journal_header(block, uuid, position=position, journal_blocks=geometry.journal_blocks)
+    except Undecodable as error:
+        if error.reason != Defect.WRONG_DEVICE:  # else the journal of a cache that was here before
+            ring.damaged.add(position)
+        return
+    ring.valid[header.number] = header
 
 
 @dataclass(slots=True)
@@ -154,12 +153,12 @@ class JournalContent:
 def read_content(
     reader: BlockReader, geometry: Geometry, chain: list[JournalHeader], progress: RecoveryProgress
 ) -> JournalContent:
-    """Read rows and records of the chain. Raises Undecodable: a block that verifies and does not decode was written wrong."""
+    """Rows and records of the chain. Raises Undecodable: a block that verifies yet does not decode is a bug."""
     total = sum(header.rows for header in chain)
     rows = np.zeros(total, dtype=ROW_DTYPE)
     blocks = np.zeros(total, dtype=np.int64)
     records: list[tuple[int, CatalogueRecord]] = []
-    lines = rows.view(np.uint8).data if total else memoryview(b"")
+    lines = rows.view(np.uint8).data if total else memoryview(bytearray())
     position = 0
     done = 0
     for run in _ring_runs(geometry, chain):

@@ -142,7 +142,7 @@ class PageLoader:
         for copy in self._copies[1:]:
             assert copy.directory is not None
             if copy.directory["seq"][page] == 0:
-                # Not written by then, so the slab was given to its class since: fresh rows, and the journal has the rest.
+                # Not written by then, so the slab was given to its class since: fresh rows, the journal has the rest.
                 return True
             if not self._load_run(copy, [page], have):
                 return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import mmap
@@ -78,8 +79,10 @@ class BlockReader:
         return content, unreadable
 
     def close(self) -> None:
-        self._view.release()
-        self._memory.close()
+        # While an error is on its way, its traceback may hold a view; the memory then goes with it.
+        with contextlib.suppress(BufferError):
+            self._view.release()
+            self._memory.close()
 
 
 def _check_alive(error: ReadFailed) -> None:

@@ -26,15 +26,16 @@ import numpy as np
 
 from storage.checkpoint import CopyState, empty_directory
 from storage.device.interface import BlockDevice
-from storage.errors import CopiesLost, InvalidRowsFound, TooMuchSkipped
+from storage.errors import CopiesLost, FormatUnsupported, InvalidRowsFound, TooMuchSkipped
 from storage.format.checkpoint_copy import CopyHeader, Directory
 from storage.format.row import FreeReason, SlotState, encode_row
-from storage.format.superblock import Superblock
+from storage.format.superblock import Superblock, writable
 from storage.identity import Identity
 from storage.index import Index
 from storage.journal import JournalPosition
+from storage.limits import WRITE_ID_START_BITS
 from storage.recovery.copies import FoundCopy, read_copies
-from storage.recovery.journal_scan import FoundJournal, JournalContent, read_content, scan_journal
+from storage.recovery.journal_scan import FoundJournal, JournalContent, find_chain, read_content, read_ring
 from storage.recovery.pages import BadLine, PageLoader
 from storage.recovery.reading import BlockReader
 from storage.recovery.replay import CatalogueState, apply_rows, duplicate_keys
@@ -75,10 +76,14 @@ class Recovered:
 
 
 def recover(device: BlockDevice, limits: RecoveryLimits, progress: RecoveryProgress, now_seconds: float) -> Recovered:
-    """Recover the index. Blocks; runs on any thread. Raises DeviceRefused, RecoveryRefused, DeviceFailed, Undecodable."""
+    """Recover the index, on any thread. Raises DeviceRefused, RecoveryRefused, DeviceFailed, Undecodable."""
     started = time.monotonic()
     progress.step = "superblocks"
     superblock, verdicts = read_superblock(device)
+    if not writable(superblock):
+        raise FormatUnsupported(f"features {superblock.ro_compat:#x}: this program may only read the device")
+    if superblock.start_count + 1 >= 1 << WRITE_ID_START_BITS:
+        raise FormatUnsupported(f"all {1 << WRITE_ID_START_BITS} starts of this device are used up; format it again")
     reader = BlockReader(device, superblock.geometry.block_bytes)
     try:
         recovered = _Recovery(device, reader, superblock, progress).run(limits, now_seconds)
@@ -142,24 +147,11 @@ class _Recovery:
         self._progress.step = "journal"
         base = _header(usable[0])
         first = base.journal_block
-        found = scan_journal(
-            self._reader,
-            self._geometry,
-            self._superblock.uuid,
-            first=first,
-            known_flushed=first - 1,
-            progress=self._progress,
-        )
+        ring = read_ring(self._reader, self._geometry, self._superblock.uuid, self._progress)
+        found = find_chain(ring, self._geometry, first=first, known_flushed=first - 1)
         oldest = min(_header(c).journal_block for c in usable)
         if oldest < first:
-            history = scan_journal(
-                self._reader,
-                self._geometry,
-                self._superblock.uuid,
-                first=max(oldest, found.tail),
-                known_flushed=first - 1,
-                progress=self._progress,
-            )
+            history = find_chain(ring, self._geometry, first=max(oldest, found.tail), known_flushed=first - 1)
             self._history_missing = [n for n in history.missing if n < first]
             found.chain = [h for h in history.chain if h.number < first] + found.chain
         self._report.journal = found.verdict()

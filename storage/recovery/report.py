@@ -68,7 +68,7 @@ class SkippedView:
 @dataclass(slots=True)
 class RecoveryReport:
     recovered: int = 0
-    repaired: Counter[str] = field(default_factory=Counter)
+    repaired: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys((s.value for s in RepairSource), 0)))
     skipped: list[SkippedEntry] = field(default_factory=list)
     expired: int = 0
     superseded: int = 0

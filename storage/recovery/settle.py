@@ -128,7 +128,9 @@ class Settler:
             return True
         if row.state == SlotState.FREE:
             return (
-                blank or (header is not None and header.write_id == row.write_id) or not row.write_id and header is None
+                blank
+                or (header is not None and header.write_id == row.write_id)
+                or (not row.write_id and header is None)
             )
         return header is not None and header.write_id == row.write_id
 

@@ -7,6 +7,7 @@ version's slot was not reused, because a slot leaves limbo only after a flush be
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from dataclasses import dataclass, field
 
@@ -140,5 +141,7 @@ class Prover:
         return True
 
     def close(self) -> None:
-        self._view.release()
-        self._memory.close()
+        # While an error is on its way, its traceback may hold a view; the memory then goes with it.
+        with contextlib.suppress(BufferError):
+            self._view.release()
+            self._memory.close()

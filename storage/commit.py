@@ -214,10 +214,9 @@ class Commit:
         self._join_plain(unit)
         return unit
 
-    def give_slab(self, slab: int, slot_class: int) -> Unit:
-        """Join the record that gives a slab to a class. Raises JournalUnavailable."""
+    def give_slab(self, slab: int, slot_class: int, generation: int) -> Unit:
+        """Join the record that gives a slab to a class; its slab header is written. Raises JournalUnavailable."""
         self.journal.check_available()
-        generation = int(self._index.table.slab_generation[slab]) + 1
         unit = Unit()
         unit.last_seq = self.journal.draw_seq()
         unit.records.append(SlabRecord(unit.last_seq, slab, slot_class, generation))

@@ -31,6 +31,7 @@ from storage.errors import (
 )
 from storage.examine import FreeSlotExaminer
 from storage.format.layout import Undecodable
+from storage.format.slab_header import SlabHeader, encode_slab_header
 from storage.health import DeviceHealth
 from storage.identity import Identity
 from storage.journal import GROUP_BYTES, Journal
@@ -124,7 +125,13 @@ class Engine:
         )
         self._commit.journal = self._journal
         self._space = Space(
-            index, self._commit, self._journal, counters, policy=options.eviction, wait_timeout_seconds=wait
+            index,
+            self._commit,
+            self._journal,
+            counters,
+            policy=options.eviction,
+            wait_timeout_seconds=wait,
+            write_slab_header=self._write_slab_header,
         )
         self._commit.give_back = self._space.give_back
         self._read_path = ReadPath(
@@ -188,6 +195,21 @@ class Engine:
             time.monotonic(),
             self._clock,
         )
+
+    async def _write_slab_header(self, slab: int, slot_class: int) -> int:
+        """Write the header of a slab given to a class; returns the generation drawn for it. Raises WriteFailed."""
+        geometry, identity = self._index.geometry, self._identity
+        generation = identity.draw_write_id()
+        size = geometry.block_bytes
+        buffer = await self._internal.acquire(size, self._options.wait_timeout_seconds)
+        try:
+            buffer.view[:size] = encode_slab_header(
+                SlabHeader(slab, slot_class, generation), uuid=identity.uuid, secret=identity.secret, block_bytes=size
+            )
+            await self._device.write(geometry.slab_offset(slab), buffer.view[:size])
+        finally:
+            buffer.release()
+        return generation
 
     def _log_start(self, recovered: Recovered) -> None:
         report = recovered.report

@@ -71,7 +71,8 @@ class FreeSlotExaminer:
 
     def _may_be_lost(self, row_id: int, header: RecordHeader) -> bool:
         slab, slot = self._index.table.place_of(row_id)
-        if (header.slab, header.slot, header.generation) != (slab, slot, int(self._index.table.slab_generation[slab])):
+        present_place = (slab, slot, int(self._index.table.slab_generation[slab]))
+        if (header.slab, header.slot, header.generation) != present_place:
             return False
         if header.write_id == self._index.table.row(row_id).write_id:
             return False  # its freeing is known

@@ -138,7 +138,7 @@ class Index:
             slots=total,
             used_bytes=sum(status.slots.live * status.slot_bytes for status in classes),
             payload_bytes=sum(n.payload_bytes for n in self.namespaces.by_id.values()),
-            total_bytes=geometry.slabs * geometry.slab_bytes,
+            total_bytes=geometry.slabs * geometry.slot_area_bytes,
             max_entries=geometry.max_entries,
             reserved_bytes=geometry.reserved_bytes,
             memory_full_bytes=geometry.memory_full_bytes,

@@ -31,7 +31,7 @@ class SlotTable:
         """Highest seq of a row of each page: what decides whether a copy's page is out of date."""
         self._page_seq_view = self.page_seq.data
         self.slab_class: npt.NDArray[np.uint8] = np.full(geometry.slabs, NO_CLASS, dtype=np.uint8)
-        self.slab_generation: npt.NDArray[np.uint32] = np.zeros(geometry.slabs, dtype=np.uint32)
+        self.slab_generation: npt.NDArray[np.uint64] = np.zeros(geometry.slabs, dtype=np.uint64)
         self.slab_seq: npt.NDArray[np.uint64] = np.zeros(geometry.slabs, dtype=np.uint64)
 
     # -- places ---------------------------------------------------------------------------------------------------

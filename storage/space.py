@@ -42,6 +42,7 @@ class Space:
         *,
         policy: EvictionPolicy,
         wait_timeout_seconds: float,
+        write_slab_header: Callable[[int, int], Awaitable[int]],
         examine: Callable[[int], Awaitable[bool]] | None = None,
     ) -> None:
         self._index = index
@@ -50,6 +51,8 @@ class Space:
         self._counters = counters
         self._policy = policy
         self._wait_timeout_seconds = wait_timeout_seconds
+        self._write_slab_header = write_slab_header
+        """Writes the header of a slab for a class under a new generation, which it returns."""
         self.examine = examine
         """After a journal gap: says whether a free slot may be used, and sets it aside if not (R4)."""
         self._clock = Clock(index.table)
@@ -151,16 +154,18 @@ class Space:
                 return row_id
 
     async def _give(self, slab: int, slot_class: int) -> bool:
+        given = False
         try:
-            unit = self._commit.give_slab(slab, slot_class)
+            # Like a payload before its row: the slab header is on the device before the journal speaks of it.
+            generation = await self._write_slab_header(slab, slot_class)
+            unit = self._commit.give_slab(slab, slot_class, generation)
             assert unit.done is not None
             await unit.done
-        except JournalUnavailable:
-            self._index.slots.return_slab(slab)
-            raise
-        else:
+            given = True
             return True
         finally:
+            if not given:
+                self._index.slots.return_slab(slab)
             self._slab_giving = None
             self.pulse()
 

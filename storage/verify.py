@@ -17,7 +17,8 @@ def verified_header(head: memoryview, row: Row, generation: int, identity: Ident
     header = read_header(head, uuid=identity.uuid, secret=identity.secret)
     if header.write_id != row.write_id or header.digest != row.digest or header.namespace_id != row.namespace_id:
         raise Undecodable(Defect.WRONG_PLACE, "record header: another record")
-    if (header.slab, header.slot, header.generation) != (row.slab, row.slot, generation):
+    place = (header.slab, header.slot, header.slot_class, header.generation)
+    if place != (row.slab, row.slot, row.slot_class, generation):
         raise Undecodable(Defect.WRONG_PLACE, "record header: another place")
     if header.header_bytes != row.header_bytes or header.payload_bytes != row.payload_bytes:
         raise Undecodable(Defect.INVALID, "record header: sizes differ from its row")

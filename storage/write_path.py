@@ -160,6 +160,7 @@ class PutSession:
             secret=self._path.identity.secret,
             slab=slab,
             slot=slot,
+            slot_class=self._path.slot_class(slab),
             generation=self._path.generation(slab),
             write_id=self.write_id,
             digest=self._digest,
@@ -336,6 +337,9 @@ class WritePath:
 
     def place_of(self, row_id: int) -> tuple[int, int]:
         return self._index.table.place_of(row_id)
+
+    def slot_class(self, slab: int) -> int:
+        return int(self._index.table.slab_class[slab])
 
     def generation(self, slab: int) -> int:
         return int(self._index.table.slab_generation[slab])

@@ -9,6 +9,7 @@ geometry           where everything lies, and how a device is divided
 superblock         who the device is
 row                a slot's line in the slot table
 page               a block of rows
+slab_header        which class and generation a slab has
 record             what lies in a slot: header and payload
 journal_block      a block of the journal
 catalogue          what is not a row, as records

@@ -3,6 +3,7 @@
 ::
 
     superblock A | copies 0..N-2 | journal | slab 0 … slab S-1 | copy N-1 | superblock B
+    slab = slab header (a block) | slots of one class
 
 All offsets and sizes are multiples of ``block_bytes``. What is written in the superblock is enough to find everything;
 the planning rules below may change without making older devices unreadable.
@@ -65,8 +66,13 @@ class Geometry:
         return self.block_bytes // LINE_BYTES - JOURNAL_HEADER_LINES
 
     @cached_property
+    def slot_area_bytes(self) -> int:
+        """What of a slab holds slots: all but its first block, the slab header."""
+        return self.slab_bytes - self.block_bytes
+
+    @cached_property
     def slots_per_slab_max(self) -> int:
-        return self.slab_bytes // self.smallest_slot_bytes
+        return self.slot_area_bytes // self.smallest_slot_bytes
 
     @cached_property
     def pages_per_slab(self) -> int:
@@ -148,10 +154,14 @@ class Geometry:
         return self.journal_offset + number % self.journal_blocks * self.block_bytes
 
     def slot_offset(self, slab: int, slot: int, slot_class: int) -> int:
-        return self.slabs_offset + slab * self.slab_bytes + slot * self.class_bytes[slot_class]
+        return self.slab_offset(slab) + self.block_bytes + slot * self.class_bytes[slot_class]
+
+    def slab_offset(self, slab: int) -> int:
+        """Where a slab starts, with its header."""
+        return self.slabs_offset + slab * self.slab_bytes
 
     def slots_per_slab(self, slot_class: int) -> int:
-        return self.slab_bytes // self.class_bytes[slot_class]
+        return self.slot_area_bytes // self.class_bytes[slot_class]
 
     def class_for(self, record_bytes: int) -> int:
         """The smallest class whose slots hold ``record_bytes``; -1 if none does."""
@@ -168,7 +178,7 @@ class Geometry:
         for name in ("slab_bytes", "smallest_slot_bytes", "device_bytes"):
             value = getattr(self, name)
             _require(value > 0 and value % self.block_bytes == 0, f"{name} is not a positive multiple of the block")
-        _require(self.smallest_slot_bytes <= self.slab_bytes, "smallest_slot_bytes is larger than a slab")
+        _require(self.smallest_slot_bytes <= self.slot_area_bytes, "smallest_slot_bytes is larger than a slab")
         _require(self.slabs >= SLABS_MIN, f"fewer than {SLABS_MIN} slabs fit")
         _require(self.journal_blocks >= JOURNAL_MIN_BLOCKS, f"the journal has fewer than {JOURNAL_MIN_BLOCKS} blocks")
         _require(self.slots_per_slab_max <= 0xFFFF, "more slots in a slab than a row can name")
@@ -177,7 +187,7 @@ class Geometry:
         _require(all(a < b for a, b in zip(sizes, sizes[1:], strict=False)), "slot classes are not ascending")
         _require(all(s % self.block_bytes == 0 for s in sizes), "a slot class is not a multiple of the block")
         _require(sizes[0] >= self.smallest_slot_bytes, "a slot class is smaller than the smallest slot")
-        _require(sizes[-1] <= self.slab_bytes, "a slot class is larger than a slab")
+        _require(sizes[-1] <= self.slot_area_bytes, "a slot class is larger than a slab")
         _require(self.end_bytes <= self.device_bytes, "the layout is larger than the device")
 
 
@@ -205,7 +215,7 @@ def default_slab_bytes(device_bytes: int) -> int:
     return min(SLAB_MAX_BYTES, max(SLAB_MIN_BYTES, size_bytes))
 
 
-def plan_classes(smallest_slot_bytes: int, slab_bytes: int, block_bytes: int, classes_max: int) -> tuple[int, ...]:
+def plan_classes(smallest_slot_bytes: int, slot_area_bytes: int, block_bytes: int, classes_max: int) -> tuple[int, ...]:
     """Slot sizes from the smallest slot to a whole slab, in steps of about 1.25, wider if there would be too many.
 
     Each power of two has a class one block above it, so that a power-of-two payload with its header wastes nothing;
@@ -213,26 +223,26 @@ def plan_classes(smallest_slot_bytes: int, slab_bytes: int, block_bytes: int, cl
     """
     ratio = CLASS_RATIO
     while True:
-        sizes = _class_sizes(smallest_slot_bytes, slab_bytes, block_bytes, ratio)
+        sizes = _class_sizes(smallest_slot_bytes, slot_area_bytes, block_bytes, ratio)
         if len(sizes) <= classes_max or ratio > 64:
             return sizes
         ratio *= 1.05
 
 
-def _class_sizes(smallest_slot_bytes: int, slab_bytes: int, block_bytes: int, ratio: float) -> tuple[int, ...]:
+def _class_sizes(smallest_slot_bytes: int, slot_area_bytes: int, block_bytes: int, ratio: float) -> tuple[int, ...]:
     sizes: list[int] = []
     size = smallest_slot_bytes
-    while size < slab_bytes:
-        slots = slab_bytes // size
-        stretched = slab_bytes // slots // block_bytes * block_bytes
+    while size < slot_area_bytes:
+        slots = slot_area_bytes // size
+        stretched = slot_area_bytes // slots // block_bytes * block_bytes
         sizes.append(stretched)
         following = max(stretched + block_bytes, int(stretched * ratio) // block_bytes * block_bytes)
         above = (1 << stretched.bit_length()) + block_bytes
         if ratio < 2 and stretched < above <= following:
             following = above
         size = following
-    if not sizes or sizes[-1] != slab_bytes:
-        sizes.append(slab_bytes)
+    if not sizes or sizes[-1] != slot_area_bytes:
+        sizes.append(slot_area_bytes)
     return tuple(sizes)
 
 
@@ -246,7 +256,8 @@ def plan(
 ) -> Geometry:
     """Divide a device of ``device_bytes``. Raises GeometryInvalid naming the size that is wrong.
 
-    ``slab_bytes`` is a power of two; 1/256 is added to it, so that power-of-two payloads fit with their headers.
+    ``slab_bytes`` is a power of two; 1/256 is added to it, so that power-of-two payloads fit with their headers, and
+    a block for the slab's own header.
     """
     _require(block_bytes >= BLOCK_MIN_BYTES and block_bytes & (block_bytes - 1) == 0, f"block_bytes = {block_bytes}")
     _require(device_bytes > 0, f"size = {device_bytes}: not a positive size")
@@ -265,7 +276,7 @@ def plan(
     )
     _require(smallest <= slab, f"smallest slot = {smallest}: larger than a slab of {slab} bytes")
     _require(COPIES_MIN <= copies <= COPIES_MAX, f"copies = {copies}: not within {COPIES_MIN} to {COPIES_MAX}")
-    slab += round_up(slab // 256, block_bytes)
+    slab += round_up(slab // 256, block_bytes) + block_bytes
     slabs = _slabs_that_fit(usable_bytes, block_bytes, smallest, slab, copies)
     _require(slabs >= SLABS_MIN, f"size = {device_bytes}: fewer than {SLABS_MIN} slabs of {slab} bytes fit")
     geometry = _divide(usable_bytes, block_bytes, smallest, slab, copies, slabs)
@@ -274,7 +285,7 @@ def plan(
 
 
 def _divide(device_bytes: int, block_bytes: int, smallest: int, slab: int, copies: int, slabs: int) -> Geometry:
-    rows = slabs * (slab // smallest)
+    rows = slabs * ((slab - block_bytes) // smallest)
     rows_per_block = block_bytes // LINE_BYTES - JOURNAL_HEADER_LINES
     return Geometry(
         device_bytes=device_bytes,
@@ -284,7 +295,7 @@ def _divide(device_bytes: int, block_bytes: int, smallest: int, slab: int, copie
         slabs=slabs,
         smallest_slot_bytes=smallest,
         journal_blocks=max(JOURNAL_MIN_BLOCKS, -(-2 * rows // rows_per_block)),
-        class_bytes=plan_classes(smallest, slab, block_bytes, min(CLASSES_MAX, max(4, slabs // 4))),
+        class_bytes=plan_classes(smallest, slab - block_bytes, block_bytes, min(CLASSES_MAX, max(4, slabs // 4))),
     )
 
 

@@ -23,10 +23,10 @@ PAGE = Layout(
         Field("uuid", "16s", "identity of the device"),
         Field("page", "I", "place: page number in the slot table"),
         Field("slab", "I", "place: slab"),
-        Field("generation", "I", "place: generation of the slab"),
+        Field("reserved", "4s", "zero"),
         Field("first_slot", "I", "slot of the first row"),
         Field("seq", "Q", "the page holds every row of its slots up to this seq, and may hold later ones"),
-        Field("reserved", "8s", "zero"),
+        Field("generation", "Q", "place: generation of the slab"),
     ],
 )
 _CHECKSUM_OFFSET = PAGE.offsets["checksum"]
@@ -56,10 +56,10 @@ def seal_page(block: memoryview, uuid: bytes, header: PageHeader) -> int:
         uuid,
         header.page,
         header.slab,
-        header.generation,
+        b"",
         header.first_slot,
         header.seq,
-        b"",
+        header.generation,
     )
     checksum = crc32c_without(block, _CHECKSUM_OFFSET)
     _CHECKSUM.pack_into(block, _CHECKSUM_OFFSET, checksum)
@@ -82,10 +82,10 @@ def decode_page_header(block: Buffer, uuid: bytes, *, copy: int, page: int) -> P
         stored_uuid,
         stored_page,
         slab,
-        generation,
+        reserved,
         first_slot,
         seq,
-        reserved,
+        generation,
     ) = PAGE.struct.unpack_from(block, 0)
     if magic != MAGIC:
         raise Undecodable(Defect.MAGIC, "page")

@@ -27,19 +27,19 @@ RECORD = Layout(
     [
         Field("magic", "8s", "`RAWBLKRC`"),
         Field("keyed_sum", "16s", "BLAKE2b-128 under the device's secret over the header behind this field"),
-        Field("version", "H", "format version, 1"),
+        Field("version", "B", "format version, 1"),
+        Field("slot_class", "B", "place: slot class, so that slot and offset are tied"),
         Field("header_units", "H", "size of the header in units of 64 bytes"),
         Field("map_bytes", "H", "size of the msgpack map"),
         Field("slot", "H", "place: slot in the slab"),
         Field("slab", "I", "place: slab"),
-        Field("generation", "I", "place: generation of the slab"),
+        Field("namespace_id", "I", "namespace"),
         Field("uuid", "16s", "identity of the device"),
         Field("write_id", "Q", "unique per record; the ETag"),
         Field("digest", "16s", "keyed digest of namespace and key"),
-        Field("namespace_id", "I", "namespace"),
         Field("payload_bytes", "I", "payload size"),
         Field("expires_at", "I", "seconds since 1970, 0 never; the row's wins"),
-        Field("reserved", "4s", "zero"),
+        Field("generation", "Q", "place: generation of the slab"),
     ],
 )
 # Behind the fixed part: a u32 CRC32C for each started 64 KiB of payload, the map, zeros to a multiple of 64.
@@ -61,6 +61,7 @@ class RecordMap:
 class RecordHeader:
     slab: int
     slot: int
+    slot_class: int
     generation: int
     write_id: int
     digest: bytes
@@ -107,6 +108,7 @@ def write_header(
     secret: bytes,
     slab: int,
     slot: int,
+    slot_class: int,
     generation: int,
     write_id: int,
     digest: bytes,
@@ -124,18 +126,18 @@ def write_header(
         MAGIC,
         b"",
         VERSION,
+        slot_class,
         size_bytes // HEADER_UNIT_BYTES,
         len(packed_map),
         slot,
         slab,
-        generation,
+        namespace_id,
         uuid,
         write_id,
         digest,
-        namespace_id,
         payload_bytes,
         expires_at,
-        b"",
+        generation,
     )
     position = RECORD.size_bytes
     variable = packed_chunk_checksums + packed_map
@@ -154,18 +156,18 @@ def read_header(block: memoryview, *, uuid: bytes, secret: bytes) -> RecordHeade
         magic,
         stored_sum,
         version,
+        slot_class,
         header_units,
         map_bytes,
         slot,
         slab,
-        generation,
+        namespace_id,
         stored_uuid,
         write_id,
         digest,
-        namespace_id,
         payload_bytes,
         expires_at,
-        reserved,
+        generation,
     ) = RECORD.struct.unpack_from(block, 0)
     if magic != MAGIC:
         raise Undecodable(Defect.MAGIC, "record header")
@@ -178,7 +180,7 @@ def read_header(block: memoryview, *, uuid: bytes, secret: bytes) -> RecordHeade
         raise Undecodable(Defect.VERSION, "record header")
     if stored_uuid != uuid:
         raise Undecodable(Defect.WRONG_DEVICE, "record header")
-    if size_bytes != header_size(map_bytes, payload_bytes) or any(reserved) or not write_id or not namespace_id:
+    if size_bytes != header_size(map_bytes, payload_bytes) or not write_id or not namespace_id:
         raise Undecodable(Defect.INVALID, "record header: sizes")
     chunks = chunk_count(payload_bytes)
     map_offset = RECORD.size_bytes + 4 * chunks
@@ -187,6 +189,7 @@ def read_header(block: memoryview, *, uuid: bytes, secret: bytes) -> RecordHeade
     return RecordHeader(
         slab=slab,
         slot=slot,
+        slot_class=slot_class,
         generation=generation,
         write_id=write_id,
         digest=digest,

@@ -83,6 +83,8 @@ def find_chain(ring: Ring, geometry: Geometry, *, first: int, known_flushed: int
     if newest is not None:
         found.tail, found.complete_since = newest.tail, newest.complete_since
         found.last_block, found.last_checksum = newest.number, newest.checksum
+        # A compaction gave up what lies before the tail: it is not missed.
+        found.missing = [number for number in found.missing if number >= found.tail]
     if found.missing and found.missing[-1] > found.last_block:
         # The chain ends in lost blocks: go on behind them, without a predecessor to prove.
         found.last_block, found.last_checksum = found.missing[-1], 0

@@ -150,6 +150,9 @@ class _Recovery:
         ring = read_ring(self._reader, self._geometry, self._superblock.uuid, self._progress)
         found = find_chain(ring, self._geometry, first=first, known_flushed=first - 1)
         oldest = min(_header(c).journal_block for c in usable)
+        if not found.chain:
+            # No block since the newest checkpoint says where the tail is: the checkpoint itself moved it there.
+            found.tail, found.complete_since = max(oldest, base.tail), min(_header(c).seq for c in usable)
         if oldest < first:
             history = find_chain(ring, self._geometry, first=max(oldest, found.tail), known_flushed=first - 1)
             self._history_missing = [n for n in history.missing if n < first]
@@ -300,12 +303,7 @@ class _Recovery:
         room = len(found.missing) * self._geometry.block_bytes
         partial = self._catalogue.partial
         states = [CopyState(c.copy, c.header if c.valid else None, _directory(c, self._geometry.pages)) for c in copies]
-        # What the newest block says of the tail is kept even where a copy has moved it since: keeping more is safe.
-        oldest = min((_header(c) for c in copies if c.valid), key=lambda header: header.seq)
-        tail, complete_since = found.tail, found.complete_since
-        if not found.chain:
-            tail, complete_since = oldest.journal_block, oldest.seq
-        self._mark_unvoided(complete_since)
+        self._mark_unvoided(found.complete_since)
         return Recovered(
             superblock=self._superblock,
             index=self._index,
@@ -314,8 +312,9 @@ class _Recovery:
             position=JournalPosition(
                 last_block=found.last_block,
                 last_checksum=found.last_checksum,
-                tail=tail,
-                complete_since=complete_since,
+                # A copy written since may have moved the tail further: keeping more is safe.
+                tail=found.tail,
+                complete_since=found.complete_since,
                 flushed_through=found.flushed_through,
                 next_seq=highest + room + 1,
                 start_count=max(starts) + 1,

@@ -15,7 +15,7 @@ import numpy as np
 
 from storage.commit import Commit
 from storage.counters import EngineCounters
-from storage.errors import Busy, DeviceFailed, Full, JournalUnavailable, Unavailable
+from storage.errors import Busy, DeviceFailed, Full, Unavailable
 from storage.eviction import Clock
 from storage.format.geometry import NO_CLASS
 from storage.format.row import FreeReason, SlotState

@@ -38,6 +38,8 @@ CATALOGUE_SLAB_BYTES = 32
 CATALOGUE_NAMESPACE_BYTES = 256
 CATALOGUE_STATE_BYTES = 65536
 CLASS_RATIO = 1.25
+SNAP_RATIO_MAX = 2.1
+"""Steps wider than an octave can't meet every power of two; the first ratio above 2 that is tried still does."""
 NO_CLASS = 255
 """Slot class of a slab that no class has needed yet."""
 
@@ -237,9 +239,10 @@ def _class_sizes(smallest_slot_bytes: int, slot_area_bytes: int, block_bytes: in
         stretched = slot_area_bytes // slots // block_bytes * block_bytes
         sizes.append(stretched)
         following = max(stretched + block_bytes, int(stretched * ratio) // block_bytes * block_bytes)
-        above = (1 << stretched.bit_length()) + block_bytes
-        if ratio < 2 and stretched < above <= following:
-            following = above
+        power = 1 << stretched.bit_length()
+        # Steps of a block meet every size anyway; from 16 blocks on, a step that reaches a power of two goes one above.
+        if ratio < SNAP_RATIO_MAX and power >= 16 * block_bytes and power <= following:
+            following = power + block_bytes
         size = following
     if not sizes or sizes[-1] != slot_area_bytes:
         sizes.append(slot_area_bytes)

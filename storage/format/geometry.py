@@ -2,7 +2,7 @@
 
 ::
 
-    superblock A | copies 0..N-2 | journal | slab 0 … slab S-1 | copy N-1 | superblock B
+    superblock A | copies 0..N-2 | journal | slab 0 … slab S-1 | copy N-1 | scratch block | superblock B
     slab = slab header (a block) | slots of one class
 
 All offsets and sizes are multiples of ``block_bytes``. What is written in the superblock is enough to find everything;
@@ -128,7 +128,12 @@ class Geometry:
     @cached_property
     def end_bytes(self) -> int:
         """What the layout needs; at most ``device_bytes``."""
-        return self.slabs_offset + self.slabs * self.slab_bytes + self.copy_bytes + self.block_bytes
+        return self.slabs_offset + self.slabs * self.slab_bytes + self.copy_bytes + 2 * self.block_bytes
+
+    @cached_property
+    def scratch_offset(self) -> int:
+        """The block that self tests write to; it holds nothing."""
+        return self.device_bytes - 2 * self.block_bytes
 
     @cached_property
     def memory_full_bytes(self) -> int:
@@ -139,7 +144,7 @@ class Geometry:
     def copy_offset(self, copy: int) -> int:
         """Where checkpoint copy ``copy`` starts: the last copy stands behind the slabs, so that each end has one."""
         if copy == self.copies - 1:
-            return self.device_bytes - self.block_bytes - self.copy_bytes
+            return self.scratch_offset - self.copy_bytes
         return self.block_bytes + copy * self.copy_bytes
 
     def directory_offset(self, copy: int) -> int:

@@ -117,6 +117,7 @@ class _Recovery:
         found = self._scan(usable)
         usable = [c for c in usable if c is usable[0] or self._reaches(found, c)]
         content = self._read_content(found)
+        self._flushed_by_pages(usable[0], content, found)
         self._progress.step = "catalogue"
         assert usable[0].catalogue is not None
         self._catalogue.apply(usable[0].catalogue)
@@ -176,6 +177,23 @@ class _Recovery:
 
     def _read_content(self, found: FoundJournal) -> JournalContent:
         return read_content(self._reader, self._geometry, found.chain, self._progress)
+
+    def _flushed_by_pages(self, newest: FoundCopy, content: JournalContent, found: FoundJournal) -> None:
+        """What the newest copy's pages hold was flushed before its header was written, and so was its journal.
+
+        Pages are copied while rows are published, so they may reach further than the copy's seq. Those rows must not
+        pass for unproven: of an overwrite one page may hold the new row and another still the old one.
+        """
+        assert newest.directory is not None
+        reached, base = int(newest.directory["seq"].max(initial=0)), _header(newest)
+        if reached <= base.seq:
+            return
+        blocks = [*content.row_blocks[content.rows["seq"] >= reached].tolist()]
+        blocks += [block for block, record in content.records if record.seq >= reached]
+        if blocks:
+            found.flushed_through = max(found.flushed_through, min(blocks))
+        elif not found.missing:
+            self._report.unknown_loss = f"the newest copy's pages reach to seq {reached}, the journal does not"
 
     # -- steps 5 to 9 ---------------------------------------------------------------------------------------------
 

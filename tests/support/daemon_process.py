@@ -32,10 +32,13 @@ def free_port() -> int:
 class DaemonProcess:
     """``rawblockd serve`` with a JSON log; a context manager that leaves no process behind."""
 
+    module = "rawblockd"
+    """What Python runs; a test that prepares the daemon's process names a module of its own."""
+
     def __init__(self, log_path: Path, *arguments: str, **environment: str) -> None:
         self.port = free_port()
         self._log_path = log_path
-        command = [sys.executable, "-m", "rawblockd", "serve", "--port", str(self.port), "--log-format", "json"]
+        command = [sys.executable, "-m", self.module, "serve", "--port", str(self.port), "--log-format", "json"]
         with log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, *arguments], stdout=log, stderr=log, env=clean_environment(**environment)
@@ -57,6 +60,24 @@ class DaemonProcess:
             return answer.status, answer.read()
         finally:
             connection.close()
+
+    def status(self) -> dict[str, Any]:
+        code, answer = self.get("/v1/status")
+        assert code == 200, answer
+        document = json.loads(answer)
+        assert isinstance(document, dict)
+        return document
+
+    def wait_at_rest(self) -> dict[str, Any]:
+        """The status once nothing is on its way: no slot in flight, none freed that a flush still awaits."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            status = self.status()
+            slots = status["capacity"]["slots"]
+            if not (slots["in_flight"] or slots["limbo"] or status["buffers"]["used_bytes"]):
+                return status
+            time.sleep(0.02)
+        raise AssertionError("the daemon does not come to rest")
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -84,6 +105,11 @@ class DaemonProcess:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(START_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL: the daemon gets no chance to do anything any more."""
+        self.process.kill()
+        assert self.process.wait(START_SECONDS) == -signal.SIGKILL
 
     def wait(self) -> int:
         return self.process.wait(START_SECONDS)

@@ -94,6 +94,7 @@ class Engine:
             self._phase = EngineState.FAILED
             raise
         self._space.settle()
+        await self._self_test()
         self._maintenance.start()
         self._phase = EngineState.READY
         self._log_start(recovered)
@@ -176,6 +177,7 @@ class Engine:
             counters,
             options,
             self._clock,
+            self._self_test,
             frozen=self._is_partial,
         )
         if self._partial.unknown_loss:
@@ -195,6 +197,9 @@ class Engine:
             time.monotonic(),
             self._clock,
         )
+
+    async def _self_test(self) -> None:
+        await self._health.self_test(self._device, self._index.geometry, self._internal)
 
     async def _write_slab_header(self, slab: int, slot_class: int) -> int:
         """Write the header of a slab given to a class; returns the generation drawn for it. Raises WriteFailed."""
@@ -373,6 +378,9 @@ class Engine:
         check_key(key)
         known = self._index.namespaces.by_name.get(namespace)
         digest = self._identity.digest(known.namespace_id, key) if known is not None else bytes(16)
+        earlier = self._write_path.behind(digest)
+        if earlier is not None:
+            await asyncio.wait([earlier])
         deleted = self._commit.delete(digest, conditions)
         if deleted is None:
             self.counters.deletes["missing"] += 1

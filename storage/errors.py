@@ -21,8 +21,7 @@
     │   └── DeviceGone                  the device disappeared or fails everywhere
     ├── RecoveryRefused                 the start was refused, the device is unchanged
     │   ├── TooMuchSkipped              above max_skipped_ratio and max_skipped_floor
-    │   ├── InvalidRowsFound            rows that were written wrong: a bug, not bit rot
-    │   └── CopiesLost                  no checkpoint copy can be used
+    │   └── InvalidRowsFound            rows that were written wrong: a bug, not bit rot
     ├── DamageFound                     the verdict of an offline check
     ├── RequestRefused                  the request itself can't be served
     │   ├── KeyInvalid · NamespaceInvalid · MetadataInvalid · ParameterInvalid · ContentRangeUnsupported
@@ -180,12 +179,6 @@ class InvalidRowsFound(RecoveryRefused):
     code = "invalid_rows"
     sentence = "Rows were written wrong (their page's checksum is right): this points to a bug, not to the device."
     exit_code = 32
-
-
-class CopiesLost(RecoveryRefused):
-    code = "copies_lost"
-    sentence = "No checkpoint copy on the device can be used."
-    exit_code = 33
 
 
 class DamageFound(RawblockdError):

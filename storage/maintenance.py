@@ -8,6 +8,7 @@ expiry                every ``expiry_interval_seconds``, while an entry has an e
 checkpoint            the newest is older than ``checkpoint_interval_seconds`` and something changed,
                       or the journal since it exceeds 1/(N+1) of the ring (L2)
 compaction            checkpoints are frozen and the journal is half full (R4)
+self test             at start and every ``SELF_TEST_SECONDS``
 ====================  =====================================================================================
 """
 
@@ -25,6 +26,7 @@ from storage.compaction import Compactor
 from storage.counters import EngineCounters
 from storage.errors import Busy, DeviceFailed, Unavailable
 from storage.expiry import expire
+from storage.health import SELF_TEST_SECONDS
 from storage.index import Index
 from storage.journal import Journal
 from storage.options import EngineOptions
@@ -49,6 +51,7 @@ class Maintenance:
     counters: EngineCounters
     options: EngineOptions
     clock: Callable[[], float]
+    self_test: Callable[[], Awaitable[None]]
     frozen: Callable[[], bool]
     """Whether checkpoints are frozen (R4)."""
     checkpoint_failed: str = ""
@@ -64,6 +67,7 @@ class Maintenance:
                 loop.create_task(self._every(self.options.flush_interval_seconds, self.flush)),
                 loop.create_task(self._every(self.options.expiry_interval_seconds, self.expire)),
                 loop.create_task(self._every(RELAX_SECONDS, self._relax)),
+                loop.create_task(self._every(SELF_TEST_SECONDS, self.self_test)),
             ]
 
     def journal_grew(self) -> None:

@@ -63,6 +63,7 @@ def recovery_status(parts: Parts | None, progress_ratio: float) -> RecoveryStatu
         lost_unflushed=report.lost_unflushed,
         duration_seconds=report.duration_seconds,
         copies=_copies(parts),
+        rebuilt=report.rebuilt,
         journal=report.journal,
         unknown_loss=bool(report.unknown_loss) and parts.partial(),
         acknowledged_at=report.acknowledged_ms / 1000 if report.acknowledged_ms else None,

@@ -72,6 +72,8 @@ class RecoveryStatus:
     lost_unflushed: int = 0
     duration_seconds: float = 0.0
     copies: list[CopyStatus] = field(default_factory=list)
+    rebuilt: bool = False
+    """No checkpoint copy could be used: the index was rebuilt from record headers."""
     journal: str = ""
     """``clean``, ``torn_tail`` or ``gap``."""
     unknown_loss: bool = False

@@ -91,6 +91,8 @@ class PutSession:
         self._writes: list[tuple[Buffer, asyncio.Future[None]]] = []
         self._open = True
         self._detached = False
+        self._joined: asyncio.Future[None] | None = None
+        self._earlier: asyncio.Future[None] | None = None
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append to the payload. Raises LengthMismatch beyond the declared length, WriteFailed, Busy."""
@@ -199,18 +201,33 @@ class PutSession:
         while self._writes:
             await self._await_write()
         self._path.step("put_payload_written")
+        if not self._detached:
+            self._earlier = self._path.behind(self._digest)
+        if self._earlier is not None:
+            await asyncio.wait([self._earlier])
         unit = self._path.commit.put(intent, self._conditions, self.durability)
         self._open = False
         self._first.release()
+        self._has_joined()
         if unit is None:
             return PutResult(self.write_id, True, Durability.NONE)
         result = PutResult(self.write_id, unit.replaced == 0, self.durability)
         await self._path.reach(unit, self.durability)
         return result
 
-    def detach(self) -> None:
-        """The answer was given already: from now on only ``release`` ends the session."""
+    def detach(self) -> asyncio.Future[None]:
+        """The answer was given already: from now on only ``release`` ends the session.
+
+        The future is done once the put has joined, or never will.
+        """
         self._detached = True
+        self._earlier = self._path.behind(self._digest)
+        self._joined = asyncio.get_running_loop().create_future()
+        return self._joined
+
+    def _has_joined(self) -> None:
+        if self._joined is not None and not self._joined.done():
+            self._joined.set_result(None)
 
     def abort(self) -> None:
         """Give everything back, unless the put was committed. Idempotent."""
@@ -219,6 +236,7 @@ class PutSession:
 
     def release(self) -> None:
         """Give everything back that is still this put's, the slot as soon as the device is done with it."""
+        self._has_joined()
         if not self._open:
             return
         self._open = False
@@ -265,6 +283,8 @@ class WritePath:
         self._wait_timeout_seconds = wait_timeout_seconds
         self.block_bytes = index.geometry.block_bytes
         self._background: set[asyncio.Task[None]] = set()
+        self._behind: dict[bytes, asyncio.Future[None]] = {}
+        """Digest → done once the last put of the key that was acknowledged at level ``none`` has joined."""
         self.write_failed: Callable[[str], None] = lambda _: None
         """Told of each failed write, for the device's health."""
         self.step: Callable[[str], None] = lambda _: None
@@ -300,6 +320,9 @@ class WritePath:
         namespace_id = await self.commit.namespace_id(namespace)
         digest = self.identity.digest(namespace_id, key)
         if conditions is not UNCONDITIONAL:
+            earlier = self.behind(digest)
+            if earlier is not None:
+                await asyncio.wait([earlier])
             self.commit.check_conditions(digest, conditions)
         write_id = self.identity.draw_write_id()
         row_id = await self.space.reserve(slot_class)
@@ -359,11 +382,23 @@ class WritePath:
     def finish_later(self, session: PutSession, intent: PutIntent) -> PutResult:
         """Level ``none``: the payload is accepted; the rest happens behind the answer."""
         created = not self.commit.check_conditions(intent.digest, UNCONDITIONAL)
-        session.detach()
+        joined = session.detach()
+        self._behind[intent.digest] = joined
+        joined.add_done_callback(lambda done: self._forget_behind(intent.digest, done))
         task = asyncio.get_running_loop().create_task(self._finish_behind(session, intent))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return PutResult(session.write_id, created, Durability.NONE)
+
+    def behind(self, digest: bytes) -> asyncio.Future[None] | None:
+        """What a mutation of the key waits for before it joins: a put at level ``none`` was acknowledged, but its
+        payload is still on its way. Joining first would let the older value win, or a deleted key come back (D2).
+        """
+        return self._behind.get(digest)
+
+    def _forget_behind(self, digest: bytes, joined: asyncio.Future[None]) -> None:
+        if self._behind.get(digest) is joined:
+            del self._behind[digest]
 
     async def _finish_behind(self, session: PutSession, intent: PutIntent) -> None:
         try:

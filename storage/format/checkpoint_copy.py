@@ -211,9 +211,10 @@ def decode_stream(magic: bytes, blocks: Buffer, *, uuid: bytes, copy: int, numbe
             raise Undecodable(Defect.WRONG_DEVICE, f"stream block {index}")
         if stored_copy != copy or stored_number != number or stored_index != index:
             raise Undecodable(Defect.WRONG_PLACE, f"stream block {index}")
-        if used > block_bytes - STREAM_HEADER_BYTES or any(reserved):
+        end = STREAM_HEADER_BYTES + used
+        if end > block_bytes or any(reserved) or bytes(block[end:]).strip(b"\0"):
             raise Undecodable(Defect.INVALID, f"stream block {index}")
-        content += block[STREAM_HEADER_BYTES : STREAM_HEADER_BYTES + used]
+        content += block[STREAM_HEADER_BYTES:end]
     return bytes(content)
 
 

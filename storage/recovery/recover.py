@@ -4,7 +4,8 @@
 step  what
 ====  ==========================================================================================================
 1     superblocks: who the device is
-2     copies: headers, directories, catalogues; the newest valid one is the base
+2     copies: headers, directories, catalogues; the newest valid one is the base; without any, steps 4 to 7 go by
+      slab and record headers instead (``storage.recovery.rebuild``)
 3     journal: the chain since the oldest usable copy; torn tail, gap
 4     catalogue: the base's, then the journal's records
 5     pages: from the newest copy that has each as named; rows judged strictly
@@ -26,7 +27,7 @@ import numpy as np
 
 from storage.checkpoint import CopyState, empty_directory
 from storage.device.interface import BlockDevice
-from storage.errors import CopiesLost, FormatUnsupported, InvalidRowsFound, TooMuchSkipped
+from storage.errors import FormatUnsupported, InvalidRowsFound, TooMuchSkipped
 from storage.format.checkpoint_copy import CopyHeader, Directory
 from storage.format.row import FreeReason, SlotState, encode_row
 from storage.format.superblock import Superblock, writable
@@ -38,6 +39,7 @@ from storage.recovery.copies import FoundCopy, read_copies
 from storage.recovery.journal_scan import FoundJournal, JournalContent, find_chain, read_content, read_ring
 from storage.recovery.pages import BadLine, PageLoader
 from storage.recovery.reading import BlockReader
+from storage.recovery.rebuild import rebuild_rows
 from storage.recovery.replay import CatalogueState, apply_rows, duplicate_keys
 from storage.recovery.report import RecoveryProgress, RecoveryReport, RepairSource, SkippedEntry, SkipReason
 from storage.recovery.settle import Settler
@@ -113,7 +115,19 @@ class _Recovery:
     def run(self, limits: RecoveryLimits, now_seconds: float) -> Recovered:
         copies = self._read_copies()
         usable = sorted((c for c in copies if c.valid), key=lambda c: -_header(c).number)
-        base = _header(usable[0])
+        if usable:
+            found, content = self._from_copies(usable)
+        else:
+            found, content = self._from_headers()
+        self._settle_duplicates()
+        unflushed = self._prove(content, found)
+        self._count(now_seconds)
+        self._judge(limits)
+        number = max((c.header.number for c in copies if c.header is not None), default=0)
+        return self._result(copies, number, found, content, unflushed)
+
+    def _from_copies(self, usable: list[FoundCopy]) -> tuple[FoundJournal, JournalContent]:
+        """Steps 3 to 7 on the newest copy, with the older ones as second sources."""
         found = self._scan(usable)
         usable = [c for c in usable if c is usable[0] or self._reaches(found, c)]
         content = self._read_content(found)
@@ -122,13 +136,35 @@ class _Recovery:
         assert usable[0].catalogue is not None
         self._catalogue.apply(usable[0].catalogue)
         self._catalogue.apply(sorted((record for _, record in content.records), key=lambda r: r.seq))
-        self._catalogue.install(self._index)
+        self._catalogue.install_slabs(self._index)
+        self._catalogue.install_namespaces(self._index)
         self._load_rows(usable, content, found)
-        self._settle_duplicates()
-        unflushed = self._prove(content, found)
-        self._count(now_seconds)
-        self._judge(limits)
-        return self._result(copies, base.number, found, content, unflushed)
+        return found, content
+
+    def _from_headers(self) -> tuple[FoundJournal, JournalContent]:
+        """Steps 3 to 7 without any copy: the journal, and the headers on the device for what it does not reach."""
+        self._progress.step = "journal"
+        log.warning("no checkpoint copy can be used: rebuilding the index from record headers", extra={"fields": {}})
+        ring = read_ring(self._reader, self._geometry, self._superblock.uuid, self._progress)
+        newest = max(ring.valid.values(), key=lambda h: (h.start_count, h.number), default=None)
+        first = newest.tail if newest is not None else 1
+        found = find_chain(ring, self._geometry, first=first, known_flushed=first - 1)
+        self._report.journal = found.verdict()
+        causes = []
+        if newest is None and self._superblock.start_count:
+            causes.append("all copies and the journal are lost: deletions since the last start may be undone")
+        if found.missing:
+            causes.append(f"journal blocks {found.missing[0]} to {found.missing[-1]}: {len(found.missing)} lost")
+        content = self._read_content(found)
+        self._catalogue.apply(sorted((record for _, record in content.records), key=lambda r: r.seq))
+        self._progress.step = "headers"
+        bad, lost = rebuild_rows(
+            self._reader, self._index, self._superblock, self._catalogue, content, found, self._report, self._progress
+        )
+        self._bad += bad
+        self._report.unknown_loss = "; ".join(causes + lost)
+        self._report.rebuilt = True
+        return found, content
 
     # -- steps 2 and 3 --------------------------------------------------------------------------------------------
 
@@ -139,8 +175,6 @@ class _Recovery:
             header = copy.header
             written_at = header.written_ms / 1000 if header else 0.0
             self._report.copies.append(CopyStatus(copy.copy, header.seq if header else 0, copy.verdict, written_at))
-        if not any(c.valid for c in copies):
-            raise CopiesLost("; ".join(f"copy {c.copy}: {c.verdict}" for c in copies))
         return copies
 
     def _scan(self, usable: list[FoundCopy]) -> FoundJournal:
@@ -352,6 +386,7 @@ class _Recovery:
         freed = (lines["state"] == SlotState.FREE) & (lines["reason"] != FreeReason.NEVER_USED)
         freed &= lines["seq"] > complete_since
         self._index.slots.freed_unvoided.update(row_ids[freed].tolist())
+        self._index.slots.freed_unvoided.update(self._report.stale_headers)
 
 
 def _header(copy: FoundCopy) -> CopyHeader:

@@ -73,8 +73,8 @@ class CatalogueState:
                 unique.setdefault((record.reason, record.slab, record.slot, record.raw), record)
         return list(unique.values())
 
-    def install(self, index: Index) -> None:
-        """Give the index its slabs and namespaces. Raises Undecodable for a class or slab the device does not have."""
+    def install_slabs(self, index: Index) -> None:
+        """Give the index its slabs. Raises Undecodable for a class or slab the device does not have."""
         geometry, table = index.geometry, index.table
         for slab, record in self.slabs.items():
             if slab >= geometry.slabs or record.slot_class >= len(geometry.class_bytes):
@@ -82,8 +82,11 @@ class CatalogueState:
             table.slab_class[slab] = record.slot_class
             table.slab_generation[slab] = record.generation
             table.slab_seq[slab] = record.seq
-        for record_ in self.namespaces.values():
-            index.namespaces.add(Namespace(record_.namespace_id, record_.name, dict(record_.settings), record_.seq))
+
+    def install_namespaces(self, index: Index) -> None:
+        """Give the index its namespaces."""
+        for record in self.namespaces.values():
+            index.namespaces.add(Namespace(record.namespace_id, record.name, dict(record.settings), record.seq))
         index.namespaces.next_id = max(index.namespaces.next_id, self.next_namespace_id)
 
 

@@ -72,10 +72,14 @@ class RecoveryReport:
     skipped: list[SkippedEntry] = field(default_factory=list)
     expired: int = 0
     superseded: int = 0
+    stale_headers: list[int] = field(default_factory=list)
+    """Row ids of free slots whose header still verifies though something later is known: to be made void."""
     lost_unflushed: int = 0
     unknown_loss: str = ""
     """Why a loss of unknown extent must be assumed; empty if there is none."""
     journal: str = "clean"
+    rebuilt: bool = False
+    """No copy could be used: the index comes from record headers and the journal."""
     copies: list[CopyStatus] = field(default_factory=list)
     superblocks: list[str] = field(default_factory=list)
     """Verdict per place: ``valid`` or what is wrong."""

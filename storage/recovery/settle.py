@@ -75,6 +75,7 @@ class Settler:
             if header.digest in taken:
                 self._put_free(row_id)
                 report.superseded += 1
+                report.stale_headers.append(row_id)
             elif header.namespace_id not in self._index.namespaces.by_id:
                 skipped.append(self._skip(row_id, bad))
             else:

@@ -1,0 +1,56 @@
+# make run      the daemon on a 1 GiB file in ./var, http://127.0.0.1:8790
+# make test     everything CI checks: lint, types, layers, all test suites
+# make lint     only the static checks
+# make format   let ruff rewrite what it can
+# make docs     write the generated pages of docs/
+# make lock     pin the newest allowed versions in requirements.lock
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: run test lint format docs lock packages clean
+
+run: $(READY)
+	@mkdir -p var
+	@exec $(BIN)/rawblockd serve --device var/rawblockd.device --create --size 1GiB --host 127.0.0.1 --port 8790
+
+test: lint packages
+	@$(BIN)/python tests/run_suites.py
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --cache-dir .import_linter_cache
+
+format: $(READY)
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
+
+docs: $(READY)
+	@$(BIN)/python -m rawblockd.documents
+
+# Everything, the build backend too, comes from the lock, so that two machines test the same versions.
+$(READY): pyproject.toml requirements.lock
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# A scratch environment resolves anew; only names and versions go into the lock.
+lock:
+	@set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	$(PYTHON) -m venv "$$scratch"; \
+	"$$scratch/bin/python" -m pip --disable-pip-version-check --quiet install ".[dev]"; \
+	"$$scratch/bin/python" -m pip --disable-pip-version-check freeze --exclude rawblockd > requirements.lock
+
+# Foreign signatures to refuse, loop devices and fault injection: the tests use the real tools.
+PACKAGES := e2fsprogs xfsprogs btrfs-progs lvm2 fdisk gdisk cryptsetup-bin strace util-linux systemd
+packages:
+	@tests/install_packages.sh $(PACKAGES)
+
+clean:
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""The process: command line, settings, start and stop, signals, systemd, logging."""

@@ -19,29 +19,16 @@ from storage.counters import FREE_REASON_LABELS, EngineCounters
 from storage.entries import UNCONDITIONAL, Conditions, Durability
 from storage.errors import JournalUnavailable, PreconditionFailed
 from storage.format.catalogue import CatalogueRecord, NamespaceRecord, SlabRecord
-from storage.format.row import ACCESS_OFFSET, FreeReason, QuarantineReason, Row, SlotState, decode_row, encode_row
+from storage.format.row import ACCESS_OFFSET, FreeReason, QuarantineReason, Row, SlotState, decode_row
 from storage.index import Index
 from storage.journal import Journal, Unit
 from storage.namespaces import check_name
+from storage.row_changes import PutIntent, RowChanges
 
 log = logging.getLogger("rawblockd.storage")
 
 VOLATILE_MAX = 1024
 """Puts at level ``none`` that may wait for a failed journal; each holds a slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class PutIntent:
-    """A record that lies in a slot and wants to become live."""
-
-    row_id: int
-    namespace_id: int
-    digest: bytes
-    write_id: int
-    payload_bytes: int
-    payload_checksum: int
-    header_units: int
-    expires_at: int
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +58,7 @@ class Commit:
         self._overlay: dict[bytes, Pending] = {}
         self._volatile: list[PutIntent] = []
         self._creating: dict[str, asyncio.Future[int]] = {}
+        self._rows = RowChanges(index.table, index.seed, lambda: self.journal.draw_seq())
         self.journal: Journal
         """Set by the engine once the journal's position is known."""
         self.give_back: Callable[[int], None]
@@ -126,8 +114,8 @@ class Commit:
         present = self.joined(intent.digest)
         if present is not None:
             reason = FreeReason.EXPIRED if self.is_expired(present[1]) else FreeReason.REPLACED
-            unit.rows.append((present[0], self._free_row(present[0], present[1], reason)))
-        encoded = self._live_row(intent)
+            unit.rows.append((present[0], self._rows.free(present[0], present[1], reason)))
+        encoded = self._rows.live(intent)
         unit.rows.append((intent.row_id, encoded))
         visible = (intent.row_id, decode_row(self._index.seed, encoded)) if durability is Durability.NONE else None
         self._join(unit, intent.row_id, encoded, visible)
@@ -154,7 +142,7 @@ class Commit:
         if row is None:
             return None
         unit = Unit(digest=row.digest)
-        unit.rows.append((row_id, self._quarantine_row(row_id, row, reason)))
+        unit.rows.append((row_id, self._rows.quarantined(row_id, row, reason)))
         self._join(unit, 0, None, None)
         return unit
 
@@ -167,7 +155,7 @@ class Commit:
             for row_id in row_ids[begin : begin + step]:
                 row = self._index.table.row(row_id)
                 assert row.state == SlotState.QUARANTINED
-                unit.rows.append((row_id, self._free_row(row_id, row, FreeReason.RECOVERY)))
+                unit.rows.append((row_id, self._rows.free(row_id, row, FreeReason.RECOVERY)))
             self._join_plain(unit)
             units.append(unit)
         return units
@@ -191,17 +179,15 @@ class Commit:
         """Join a row as it stands under a new seq, because the journal says otherwise of the slot."""
         row = self._index.table.row(row_id)
         unit = Unit(privileged=True)
-        body = {name: getattr(row, name) for name in row._fields if name not in ("checksum", "access", "seq")}
-        unit.rows.append((row_id, encode_row(self._index.seed, seq=self._draw(), **body)))
+        unit.rows.append((row_id, self._rows.restated(row_id, row, state=SlotState(row.state), reason=row.reason)))
         self._join_plain(unit)
         return unit
 
     def quarantine_skipped(self, row_id: int, claimed: Row | None) -> Unit:
         """Join the quarantine of a slot whose row was skipped; ``claimed`` is what the raw row says, if possible."""
         row = claimed if claimed is not None else self._index.table.row(row_id)
-        row = row._replace(slot_class=self._index.table.row(row_id).slot_class)
         unit = Unit(privileged=True)
-        unit.rows.append((row_id, self._quarantine_row(row_id, row, QuarantineReason.SKIPPED)))
+        unit.rows.append((row_id, self._rows.quarantined(row_id, row, QuarantineReason.SKIPPED)))
         self._join_plain(unit)
         return unit
 
@@ -210,7 +196,7 @@ class Commit:
         self.journal.check_available()
         unit = Unit(privileged=True)
         row = self._index.table.row(row_id)
-        unit.rows.append((row_id, self._quarantine_row(row_id, row, QuarantineReason.SKIPPED)))
+        unit.rows.append((row_id, self._rows.quarantined(row_id, row, QuarantineReason.SKIPPED)))
         self._join_plain(unit)
         return unit
 
@@ -297,23 +283,7 @@ class Commit:
         if len(self._volatile) >= VOLATILE_MAX:
             raise JournalUnavailable(f"{VOLATILE_MAX} puts already wait for the journal")
         self._volatile.append(intent)
-        row = Row(
-            0,
-            SlotState.LIVE,
-            int(self._index.table.slab_class[self._index.table.place_of(intent.row_id)[0]]),
-            0,
-            0,
-            intent.namespace_id,
-            self._index.table.place_of(intent.row_id)[0],
-            0,
-            intent.write_id,
-            intent.digest,
-            intent.payload_bytes,
-            intent.payload_checksum,
-            intent.expires_at,
-            self._index.table.place_of(intent.row_id)[1],
-            intent.header_units,
-        )
+        row = self._rows.waiting(intent)
         self._overlay[intent.digest] = Pending(None, intent.row_id, row, (intent.row_id, row))
 
     # -- rows -----------------------------------------------------------------------------------------------------
@@ -327,7 +297,7 @@ class Commit:
     def _join(self, unit: Unit, row_id: int, encoded: bytes | None, visible: tuple[int, Row] | None) -> None:
         """Join a unit that changes a key, and put what it makes of the key in the overlay."""
         assert unit.digest is not None
-        unit.last_seq = self._last_seq
+        unit.last_seq = self._rows.last_seq
         self.journal.join(unit)
         before = self._overlay.get(unit.digest)
         if visible is None and before is not None:
@@ -336,73 +306,15 @@ class Commit:
         self._overlay[unit.digest] = Pending(unit, row_id, row, visible)
 
     def _join_plain(self, unit: Unit) -> None:
-        unit.last_seq = self._last_seq
+        unit.last_seq = self._rows.last_seq
         self.journal.join(unit)
 
     def _join_free(self, row_id: int, row: Row, reason: FreeReason) -> Unit:
         self.journal.check_available()
         unit = Unit(digest=row.digest)
-        unit.rows.append((row_id, self._free_row(row_id, row, reason)))
+        unit.rows.append((row_id, self._rows.free(row_id, row, reason)))
         self._join(unit, 0, None, None)
         label = FREE_REASON_LABELS[reason]
         if label in self._counters.evictions:
             self._counters.evictions[label] += 1
         return unit
-
-    def _draw(self) -> int:
-        self._last_seq = self.journal.draw_seq()
-        return self._last_seq
-
-    _last_seq = 0
-
-    def _live_row(self, intent: PutIntent) -> bytes:
-        slab, slot = self._index.table.place_of(intent.row_id)
-        return encode_row(
-            self._index.seed,
-            state=SlotState.LIVE,
-            slot_class=int(self._index.table.slab_class[slab]),
-            slab=slab,
-            slot=slot,
-            seq=self._draw(),
-            namespace_id=intent.namespace_id,
-            write_id=intent.write_id,
-            digest=intent.digest,
-            payload_bytes=intent.payload_bytes,
-            payload_checksum=intent.payload_checksum,
-            expires_at=intent.expires_at,
-            header_units=intent.header_units,
-        )
-
-    def _free_row(self, row_id: int, row: Row, reason: FreeReason) -> bytes:
-        slab, slot = self._index.table.place_of(row_id)
-        return encode_row(
-            self._index.seed,
-            state=SlotState.FREE,
-            slot_class=row.slot_class,
-            slab=slab,
-            slot=slot,
-            seq=self._draw(),
-            namespace_id=row.namespace_id,
-            write_id=row.write_id,
-            digest=row.digest,
-            reason=reason,
-        )
-
-    def _quarantine_row(self, row_id: int, row: Row, reason: QuarantineReason) -> bytes:
-        slab, slot = self._index.table.place_of(row_id)
-        return encode_row(
-            self._index.seed,
-            state=SlotState.QUARANTINED,
-            slot_class=row.slot_class,
-            slab=slab,
-            slot=slot,
-            seq=self._draw(),
-            namespace_id=row.namespace_id,
-            write_id=row.write_id,
-            digest=row.digest,
-            payload_bytes=row.payload_bytes,
-            payload_checksum=row.payload_checksum,
-            expires_at=row.expires_at,
-            header_units=row.header_units,
-            reason=reason,
-        )

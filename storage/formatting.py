@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from storage.device.blank import blank_verdict
 from storage.device.interface import BlockDevice
 from storage.device.opening import open_device
-from storage.device.probe import probe
+from storage.device.probe import probe, refusal
 from storage.device.signatures import foreign_signature
 from storage.errors import CachePresent, DeviceMissing, ForeignContent, GeometryInvalid, NotFormatted, RawblockdError
 from storage.format.checkpoint_copy import (
@@ -116,7 +116,10 @@ def _format_existing(
 
 def _allocate(path: str, size_bytes: int) -> None:
     """A file with all its blocks, so that a full file system shows now and not in the middle of a put."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise refusal(path, error) from error
     try:
         os.posix_fallocate(fd, 0, size_bytes)
     except OSError as error:

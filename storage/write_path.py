@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from storage.buffers import Buffer, BufferArena
-from storage.commit import Commit, PutIntent, PutUnit
+from storage.commit import Commit, PutUnit
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
 from storage.entries import UNCONDITIONAL, Conditions, Durability, PutResult
@@ -43,6 +43,7 @@ from storage.limits import (
     HEADER_MAX_BYTES,
     TRANSFER_MAX_BYTES,
 )
+from storage.row_changes import PutIntent
 from storage.space import Space
 
 EXPIRES_MAX = 0xFFFFFFFF

@@ -12,7 +12,9 @@ from typing import Any, ClassVar, get_type_hints
 
 import msgpack
 
-from storage.format.layout import Defect, Undecodable
+from storage.format.layout import Defect, Undecodable, unique_names
+from storage.format.row import ROW_BYTES
+from storage.limits import NAMESPACE_MAX_CHARS
 
 _LENGTH = struct.Struct("<H")
 
@@ -122,6 +124,7 @@ _FIELDS: dict[int, tuple[tuple[str, Any], ...]] = {
     kind: tuple((f.name, get_type_hints(cls)[f.name]) for f in fields(cls)) for kind, cls in _KINDS.items()
 }
 _BASIC = {int, str, bytes, bool}
+_NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 def encode_record(record: CatalogueRecord) -> bytes:
@@ -149,7 +152,7 @@ def decode_records(stream: bytes) -> list[CatalogueRecord]:
 
 def _decode_record(packed: bytes) -> CatalogueRecord:
     try:
-        values = msgpack.unpackb(packed, use_list=False, strict_map_key=True)
+        values = msgpack.unpackb(packed, use_list=False, strict_map_key=True, object_pairs_hook=unique_names)
     except (ValueError, msgpack.exceptions.UnpackException) as error:
         raise Undecodable(Defect.INVALID, "catalogue record") from error
     if type(values) is not tuple or not values or type(values[0]) is not int or values[0] not in _KINDS:
@@ -160,7 +163,18 @@ def _decode_record(packed: bytes) -> CatalogueRecord:
     for (name, hint), value in zip(names, values[1:], strict=True):
         if not _fits(hint, value):
             raise Undecodable(Defect.INVALID, f"catalogue record: {name}")
-    return _KINDS[values[0]](*values[1:])
+    record = _KINDS[values[0]](*values[1:])
+    if not _in_range(record):
+        raise Undecodable(Defect.INVALID, f"catalogue record: {type(record).__name__} out of range")
+    return record
+
+
+def _in_range(record: CatalogueRecord) -> bool:
+    """What the types of the fields can't say (B4)."""
+    if isinstance(record, NamespaceRecord):
+        named = 1 <= len(record.name) <= NAMESPACE_MAX_CHARS and _NAME_CHARS.issuperset(record.name)
+        return named and record.namespace_id > 0
+    return not isinstance(record, SkippedRecord) or len(record.raw) == ROW_BYTES
 
 
 def _fits(hint: Any, value: Any) -> bool:

@@ -126,7 +126,7 @@ def decode_journal_header(block: Buffer, uuid: bytes, *, position: int, journal_
     if number % journal_blocks != position:
         raise Undecodable(Defect.WRONG_PLACE, f"journal block {number}")
     used = JOURNAL.size_bytes + rows * ROW_BYTES + catalogue_bytes
-    odd = any(reserved) or any(padding) or any(reserved2)
+    odd = any(reserved) or any(padding) or any(reserved2) or bytes(block[used:]).strip(b"\0")
     if odd or used > len(block) or start_count == 0 or flushed_through >= number or tail > number:
         raise Undecodable(Defect.INVALID, "journal block")
     return JournalHeader(

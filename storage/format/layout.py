@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 
 class Undecodable(Exception):
@@ -56,6 +57,14 @@ class Layout:
     def table(self) -> list[tuple[int, int, str, str]]:
         """Rows of the doc table: offset, size in bytes, name, meaning."""
         return [(self.offsets[f.name], struct.calcsize("<" + f.code), f.name, f.meaning) for f in self.fields]
+
+
+def unique_names(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """The msgpack map of ``pairs``. Raises ValueError for a name that stands there twice: neither value is right (B4)."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a name stands twice in a map")
+    return fields
 
 
 def round_up(size_bytes: int, unit_bytes: int) -> int:

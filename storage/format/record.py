@@ -14,7 +14,7 @@ from typing import Any
 import msgpack
 
 from storage.format.checksums import Buffer, crc32c, keyed_sum
-from storage.format.layout import Defect, Field, Layout, Undecodable, round_up
+from storage.format.layout import Defect, Field, Layout, Undecodable, round_up, unique_names
 from storage.limits import CHUNK_BYTES, HEADER_MAX_BYTES, KEY_MAX_BYTES, METADATA_MAX_ITEMS
 
 MAGIC = b"RAWBLKRC"
@@ -205,7 +205,7 @@ def read_header(block: memoryview, *, uuid: bytes, secret: bytes) -> RecordHeade
 def decode_map(packed: Buffer) -> RecordMap:
     """Strictly: exact types, known names, sizes in range. Raises Undecodable."""
     try:
-        fields = msgpack.unpackb(packed, use_list=False, strict_map_key=True)
+        fields = msgpack.unpackb(packed, use_list=False, strict_map_key=True, object_pairs_hook=unique_names)
     except (ValueError, msgpack.exceptions.UnpackException) as error:
         raise Undecodable(Defect.INVALID, "record map") from error
     if type(fields) is not dict or not fields.keys() <= {"k", "n", "t", "c", "m"}:

@@ -1,0 +1,115 @@
+"""Encoding what a mutation makes of a slot's row: each change under the next seq."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from storage.format.row import FreeReason, QuarantineReason, Row, SlotState, encode_row
+from storage.slot_table import SlotTable
+
+
+@dataclass(frozen=True, slots=True)
+class PutIntent:
+    """A record that lies in a slot and wants to become live."""
+
+    row_id: int
+    namespace_id: int
+    digest: bytes
+    write_id: int
+    payload_bytes: int
+    payload_checksum: int
+    header_units: int
+    expires_at: int
+
+
+class RowChanges:
+    """``last_seq`` is the seq of the row encoded last."""
+
+    def __init__(self, table: SlotTable, seed: int, draw_seq: Callable[[], int]) -> None:
+        self._table = table
+        self._seed = seed
+        self._draw_seq = draw_seq
+        self.last_seq = 0
+
+    def _draw(self) -> int:
+        self.last_seq = self._draw_seq()
+        return self.last_seq
+
+    def live(self, intent: PutIntent) -> bytes:
+        slab, slot = self._table.place_of(intent.row_id)
+        return encode_row(
+            self._seed,
+            state=SlotState.LIVE,
+            slot_class=int(self._table.slab_class[slab]),
+            slab=slab,
+            slot=slot,
+            seq=self._draw(),
+            namespace_id=intent.namespace_id,
+            write_id=intent.write_id,
+            digest=intent.digest,
+            payload_bytes=intent.payload_bytes,
+            payload_checksum=intent.payload_checksum,
+            expires_at=intent.expires_at,
+            header_units=intent.header_units,
+        )
+
+    def waiting(self, intent: PutIntent) -> Row:
+        """The row of a put that no journal has taken yet: seq 0."""
+        slab, slot = self._table.place_of(intent.row_id)
+        return Row(
+            0,
+            SlotState.LIVE,
+            int(self._table.slab_class[slab]),
+            0,
+            0,
+            intent.namespace_id,
+            slab,
+            0,
+            intent.write_id,
+            intent.digest,
+            intent.payload_bytes,
+            intent.payload_checksum,
+            intent.expires_at,
+            slot,
+            intent.header_units,
+        )
+
+    def free(self, row_id: int, row: Row, reason: FreeReason) -> bytes:
+        """A free row that names what was freed."""
+        slab, slot = self._table.place_of(row_id)
+        return encode_row(
+            self._seed,
+            state=SlotState.FREE,
+            slot_class=row.slot_class,
+            slab=slab,
+            slot=slot,
+            seq=self._draw(),
+            namespace_id=row.namespace_id,
+            write_id=row.write_id,
+            digest=row.digest,
+            reason=reason,
+        )
+
+    def restated(self, row_id: int, row: Row, *, state: SlotState, reason: int = 0) -> bytes:
+        """All of ``row`` in another state, at the place of ``row_id``."""
+        slab, slot = self._table.place_of(row_id)
+        return encode_row(
+            self._seed,
+            state=state,
+            slot_class=int(self._table.slab_class[slab]),
+            slab=slab,
+            slot=slot,
+            seq=self._draw(),
+            namespace_id=row.namespace_id,
+            write_id=row.write_id,
+            digest=row.digest,
+            payload_bytes=row.payload_bytes,
+            payload_checksum=row.payload_checksum,
+            expires_at=row.expires_at,
+            header_units=row.header_units,
+            reason=reason,
+        )
+
+    def quarantined(self, row_id: int, row: Row, reason: QuarantineReason) -> bytes:
+        return self.restated(row_id, row, state=SlotState.QUARANTINED, reason=reason)

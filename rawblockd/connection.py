@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import httptools
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 HEAD_MAX_BYTES = 64 * 1024
@@ -54,6 +55,8 @@ class Connection(HttpToolsProtocol):
         self._head_open = True
         self._head_bytes = 0
         self._refused = False
+        self._refusal = b""
+        self._running: RequestResponseCycle | None = None
         self._discarded_bytes = 0
         self._heard_at = self.loop.time()
         self._head_began_at = self._heard_at
@@ -67,6 +70,26 @@ class Connection(HttpToolsProtocol):
             transport.abort()
         elif excess > 0:
             self.app = _too_many
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        # uvicorn tells only the newest request; of pipelined ones that isn't the one being answered.
+        self.pipeline.clear()
+        if self._running is not None:
+            _disconnect(self._running)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._refusal and self._is_idle():
+            self._send_refusal()
+
+    def _is_idle(self) -> bool:
+        """True if no answer is due any more."""
+        return not self.pipeline and (self._running is None or self._running.response_complete)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self.loop.time()
@@ -129,11 +152,36 @@ class Connection(HttpToolsProtocol):
             f"HTTP/1.1 {status} \r\ncontent-type: application/problem+json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
-        self.transport.write(head.encode() + body)
+        self._refused = True
+        self._refusal = head.encode() + body
+        newest = self.pipeline[0][0] if self.pipeline else self._running
+        if newest is not None and newest.more_body:
+            # It was refused in mid-body, so its own answer is this one.
+            if self.pipeline:
+                self.pipeline.popleft()
+            elif not newest.response_started:
+                self._running = None
+            _disconnect(newest)
+        # Answers that are due come first: written now, this one would be taken for one of theirs.
+        if self._is_idle():
+            self._send_refusal()
+
+    def _send_refusal(self) -> None:
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        self.transport.write(self._refusal)
+        self._refusal = b""
         # Closing with bytes unread would reset the connection, and the client might never see the answer.
         self.transport.write_eof()
-        self._refused = True
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    """Let the application know that nothing it sends for this request arrives any more."""
+    if not cycle.response_complete:
+        cycle.disconnected = True
+        cycle.message_event.set()
 
 
 async def _too_many(_scope: Any, _receive: Any, send: Any) -> None:

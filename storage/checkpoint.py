@@ -23,7 +23,14 @@ import numpy as np
 from storage.buffers import Buffer, BufferArena
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
-from storage.format.catalogue import CatalogueRecord, CounterRecord, NamespaceRecord, SlabRecord, encode_record
+from storage.format.catalogue import (
+    CatalogueRecord,
+    CounterRecord,
+    NamespaceRecord,
+    SlabRecord,
+    SlotFailuresRecord,
+    encode_record,
+)
 from storage.format.checkpoint_copy import (
     CATALOGUE_MAGIC,
     DIRECTORY_DTYPE,
@@ -279,6 +286,10 @@ class Checkpointer:
             slot_class, generation = int(table.slab_class[slab]), int(table.slab_generation[slab])
             records.append(SlabRecord(int(table.slab_seq[slab]), slab, slot_class, generation))
         records += [NamespaceRecord(n.seq, n.namespace_id, n.name, n.settings) for n in namespaces.by_id.values()]
+        records += [
+            SlotFailuresRecord(0, slab, slot, failures)
+            for (slab, slot), failures in self.index.evidence.failures.items()
+        ]
         return records
 
     async def _write_header(self, target: CopyState, header: CopyHeader) -> None:

@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from storage.counters import FREE_REASON_LABELS, EngineCounters
 from storage.entries import UNCONDITIONAL, Conditions, Durability
 from storage.errors import JournalUnavailable, PreconditionFailed
-from storage.format.catalogue import CatalogueRecord, NamespaceRecord, SlabRecord
+from storage.format.catalogue import (
+    CatalogueRecord,
+    NamespaceRecord,
+    RestoredRecord,
+    SlabRecord,
+    SlotFailuresRecord,
+    SupersededRecord,
+)
 from storage.format.row import ACCESS_OFFSET, FreeReason, QuarantineReason, Row, SlotState, decode_row
 from storage.index import Index
 from storage.journal import Journal, Unit
@@ -29,6 +36,10 @@ log = logging.getLogger("rawblockd.storage")
 
 VOLATILE_MAX = 1024
 """Puts at level ``none`` that may wait for a failed journal; each holds a slot."""
+
+
+FAILURES_UNTIL_RETIRED = 2
+"""A slot whose record failed at run time, was freed by an operator and failed again is used no more (R5)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -117,6 +128,7 @@ class Commit:
             unit.rows.append((present[0], self._rows.free(present[0], present[1], reason)))
         encoded = self._rows.live(intent)
         unit.rows.append((intent.row_id, encoded))
+        unit.records += self._superseded(intent.digest)
         visible = (intent.row_id, decode_row(self._index.seed, encoded)) if durability is Durability.NONE else None
         self._join(unit, intent.row_id, encoded, visible)
         return unit
@@ -130,6 +142,27 @@ class Commit:
         reason = FreeReason.CLIENT if write_id else FreeReason.EXPIRED
         unit = self._join_free(present[0], present[1], reason)
         return (unit, write_id) if write_id else None
+
+    def delete_absent(self, digest: bytes) -> Unit | None:
+        """A key that is not there is deleted: what may be quarantined of it must not come back. None: nothing is."""
+        records = self._superseded(digest)
+        if not records:
+            return None
+        unit = Unit(records=records, privileged=True, last_seq=records[-1].seq)
+        self.journal.join(unit)
+        return unit
+
+    def restore(self, intent: PutIntent) -> Unit:
+        """Join the return of a quarantined slot to life; its key is free. Raises JournalUnavailable."""
+        self.journal.check_available()
+        assert self.joined(intent.digest) is None
+        unit = Unit(digest=intent.digest, privileged=True)
+        encoded = self._rows.live(intent)
+        unit.rows.append((intent.row_id, encoded))
+        slab, slot = self._index.table.place_of(intent.row_id)
+        unit.records.append(RestoredRecord(self.journal.draw_seq(), slab, slot))
+        self._join(unit, intent.row_id, encoded, None)
+        return unit
 
     def free(self, row_id: int, seq: int, reason: FreeReason) -> Unit | None:
         """Join the freeing of a live row that is still the one with ``seq``; None if it is not."""
@@ -146,19 +179,21 @@ class Commit:
         self._join(unit, 0, None, None)
         return unit
 
-    def release_quarantined(self, row_ids: list[int]) -> list[Unit]:
-        """Join the freeing of quarantined slots, as many to a unit as a block takes (R5)."""
-        units = []
-        step = self._index.geometry.rows_per_journal_block
-        for begin in range(0, len(row_ids), step):
-            unit = Unit(privileged=True)
-            for row_id in row_ids[begin : begin + step]:
-                row = self._index.table.row(row_id)
-                assert row.state == SlotState.QUARANTINED
-                unit.rows.append((row_id, self._rows.free(row_id, row, FreeReason.RECOVERY)))
-            self._join_plain(unit)
-            units.append(unit)
-        return units
+    def release_quarantined(self, row_id: int) -> Unit:
+        """Join the freeing of a quarantined slot, or its retirement if it failed before (R5)."""
+        row = self._index.table.row(row_id)
+        assert row.state == SlotState.QUARANTINED
+        unit = Unit(privileged=True)
+        place = (row.slab, row.slot)
+        failures = self._index.evidence.failures.get(place, 0) + (row.reason != QuarantineReason.SKIPPED)
+        if failures >= FAILURES_UNTIL_RETIRED:
+            unit.rows.append((row_id, self._rows.restated(row_id, row, state=SlotState.RETIRED)))
+        else:
+            unit.rows.append((row_id, self._rows.free(row_id, row, FreeReason.RECOVERY)))
+        if failures:
+            unit.records.append(SlotFailuresRecord(self.journal.draw_seq(), *place, failures))
+        self._join_plain(unit)
+        return unit
 
     def renewal(self, row_ids: list[int]) -> Unit:
         """A unit, not joined, that journals rows once more as they stand. Publishing changes nothing: seqs decide."""
@@ -183,9 +218,8 @@ class Commit:
         self._join_plain(unit)
         return unit
 
-    def quarantine_skipped(self, row_id: int, claimed: Row | None) -> Unit:
-        """Join the quarantine of a slot whose row was skipped; ``claimed`` is what the raw row says, if possible."""
-        row = claimed if claimed is not None else self._index.table.row(row_id)
+    def quarantine_skipped(self, row_id: int, row: Row) -> Unit:
+        """Join the quarantine of a slot whose row was skipped; ``row`` holds what is known of the entry."""
         unit = Unit(privileged=True)
         unit.rows.append((row_id, self._rows.quarantined(row_id, row, QuarantineReason.SKIPPED)))
         self._join_plain(unit)
@@ -305,6 +339,11 @@ class Commit:
         row = decode_row(self._index.seed, encoded) if encoded is not None else None
         self._overlay[unit.digest] = Pending(unit, row_id, row, visible)
 
+    def _superseded(self, digest: bytes) -> list[CatalogueRecord]:
+        """Records that quarantined slots of a key must not come back, for a unit that puts or deletes it."""
+        places = self._index.evidence.about(digest)
+        return [SupersededRecord(self.journal.draw_seq(), slab, slot) for slab, slot in places]
+
     def _join_plain(self, unit: Unit) -> None:
         unit.last_seq = self._rows.last_seq
         self.journal.join(unit)
@@ -313,6 +352,7 @@ class Commit:
         self.journal.check_available()
         unit = Unit(digest=row.digest)
         unit.rows.append((row_id, self._rows.free(row_id, row, reason)))
+        unit.records += self._superseded(row.digest)
         self._join(unit, 0, None, None)
         label = FREE_REASON_LABELS[reason]
         if label in self._counters.evictions:

@@ -15,7 +15,13 @@ from collections.abc import Callable
 import numpy as np
 
 from storage.commit import Commit
-from storage.format.catalogue import CatalogueRecord, NamespaceRecord, SlabRecord
+from storage.format.catalogue import (
+    CatalogueRecord,
+    NamespaceRecord,
+    SlabRecord,
+    SlotFailuresRecord,
+    SupersededRecord,
+)
 from storage.format.row import FreeReason
 from storage.index import Index
 from storage.journal import Journal, Unit
@@ -77,6 +83,10 @@ class Compactor:
             for n in self._index.namespaces.by_id.values()
             if n.seq > since
         ]
+        evidence = self._index.evidence
+        draw = self._journal.draw_seq
+        records += [SupersededRecord(draw(), slab, slot) for slab, slot in sorted(evidence.superseded)]
+        records += [SlotFailuresRecord(draw(), *place, failures) for place, failures in evidence.failures.items()]
         return records
 
 

@@ -43,6 +43,7 @@ from storage.partial import PartialRecovery
 from storage.read_path import EntryReader, ReadPath
 from storage.recovery.recover import Recovered, RecoveryLimits, recover
 from storage.recovery.report import RecoveryProgress, SkippedView
+from storage.retry import Retrier, RetryResult
 from storage.space import Space
 from storage.starting import write_start
 from storage.status import CheckpointStatus, EngineState, EngineStatus, Reason, RecoveryStatus
@@ -383,6 +384,9 @@ class Engine:
             await asyncio.wait([earlier])
         deleted = self._commit.delete(digest, conditions)
         if deleted is None:
+            absent = self._commit.delete_absent(digest)
+            if absent is not None and absent.done is not None:
+                await asyncio.shield(absent.done)
             self.counters.deletes["missing"] += 1
             raise EntryNotFound
         unit, write_id = deleted
@@ -423,6 +427,27 @@ class Engine:
         self._space.pulse()
         await self._maintenance.checkpoint()
         return recovery_status(self._parts, 1.0)
+
+    async def retry(self) -> RetryResult:
+        """Try quarantined slots again (R5). Raises AcknowledgeNothing, JournalUnavailable, DeviceFailed, Busy."""
+        self._check_writable()
+        assert self._partial is not None
+        if not self._partial.open and not sum(self._index.quarantined):
+            raise AcknowledgeNothing
+        was_open = self._partial.open
+        retrier = Retrier(
+            self._device,
+            self._index,
+            self._commit,
+            self._internal,
+            self._identity,
+            self._options.wait_timeout_seconds,
+        )
+        result = await self._partial.retry(retrier)
+        if was_open and not self._partial.open:
+            self._space.examine = None
+            await self._maintenance.checkpoint()
+        return result
 
     def skipped(self, start: int, limit: int) -> list[SkippedView]:
         """A page of the report's skipped entries."""

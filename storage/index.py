@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from storage.format.catalogue import CatalogueRecord, NamespaceRecord, NamespaceWipedRecord, SlabRecord
+from storage.evidence import Evidence
+from storage.format.catalogue import (
+    CatalogueRecord,
+    NamespaceRecord,
+    NamespaceWipedRecord,
+    SlabRecord,
+    SlotFailuresRecord,
+    SupersededRecord,
+)
 from storage.format.geometry import NO_CLASS, Geometry
 from storage.format.row import ROW_STRUCT, Row, SlotState, seed_of
 from storage.key_map import KeyMap
@@ -28,6 +36,7 @@ class Index:
         self.keys = KeyMap(self.table, geometry.max_entries)
         self.slots = Slots(self.table)
         self.namespaces = Namespaces()
+        self.evidence = Evidence()
         self.quarantined = [0] * len(geometry.class_bytes)
         self.retired = [0] * len(geometry.class_bytes)
         self.live = [0] * len(geometry.class_bytes)
@@ -44,6 +53,8 @@ class Index:
         classes = self.table.lines["slot_class"][row_ids]
         live = row_ids[states == SlotState.LIVE]
         self.keys.build(live)
+        for row in self.table.lines[row_ids[states == SlotState.QUARANTINED]]:
+            self.evidence.add(row["digest"].tobytes(), (int(row["slab"]), int(row["slot"])))
         self.slots.load()
         self.namespaces.recount(self.table.lines[live], self.geometry.class_bytes)
         self.expiring = int((self.table.lines["expires_at"][live] != 0).sum())
@@ -69,6 +80,7 @@ class Index:
             self.expiring -= old.expires_at != 0
         elif old.state == SlotState.QUARANTINED:
             self.quarantined[slot_class] -= 1
+            self.evidence.remove(old.digest, (old.slab, old.slot))
         self.table.set_row(row_id, encoded, new.seq)
         if new.state == SlotState.LIVE:
             self.keys.insert(new.digest, row_id)
@@ -78,6 +90,7 @@ class Index:
             self.slots.became_live(row_id)
         elif new.state == SlotState.QUARANTINED:
             self.quarantined[slot_class] += 1
+            self.evidence.add(new.digest, (new.slab, new.slot))
             self.slots.in_flight.discard(row_id)
         elif new.state == SlotState.RETIRED:
             self.retired[slot_class] += 1
@@ -99,6 +112,8 @@ class Index:
             elif known.seq < record.seq:
                 known.settings = dict(record.settings)
                 known.seq = record.seq
+        elif isinstance(record, SupersededRecord | SlotFailuresRecord):
+            self.evidence.apply(record)
         elif isinstance(record, NamespaceWipedRecord):
             wiped = self.namespaces.by_id.pop(record.namespace_id)
             self.namespaces.by_name.pop(wiped.name)

@@ -7,6 +7,8 @@ both, so it reports the same and diagnoses nothing twice.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from urllib.parse import quote_from_bytes
 
 import numpy as np
 
@@ -17,7 +19,8 @@ from storage.index import Index
 from storage.journal import Journal, Unit
 from storage.limits import SKIPPED_LISTED_MAX
 from storage.recovery.recover import Recovered
-from storage.recovery.report import SkippedEntry, SkippedView, SkipReason
+from storage.recovery.report import RepairSource, SkippedEntry, SkippedView, SkipReason
+from storage.retry import RETRIABLE, Retrier, RetryResult
 
 
 class PartialRecovery:
@@ -59,50 +62,57 @@ class PartialRecovery:
         if not recovered.new_skipped and not recovered.newly_unknown:
             return []
         units = [self._commit.record(self._partial_record)]
-        for line in recovered.new_skipped:
-            slab, slot = self._index.table.place_of(line.row_id) if line.row_id else (0, 0)
-            units.append(
-                self._commit.record(
-                    lambda seq, line=line, slab=slab, slot=slot: SkippedRecord(  # type: ignore[misc]
-                        seq, line.reason.value, line.copy + 1, line.page, slab, slot, line.raw
-                    )
-                )
-            )
-            if line.row_id:
-                units.append(self._commit.quarantine_skipped(line.row_id, self._claimed(line.raw)))
+        for entry in recovered.new_skipped:
+            units.append(self._commit.record(partial(_skipped_record, entry)))
+            if entry.reason is not SkipReason.OUT_OF_RANGE:
+                row_id = self._index.table.row_id(entry.slab, entry.slot)
+                units.append(self._commit.quarantine_skipped(row_id, self._known(entry, row_id)))
         return units
 
     def _partial_record(self, seq: int) -> PartialRecord:
         return PartialRecord(seq, int(self._clock() * 1000), bool(self._report.unknown_loss), self._counts())
 
-    def _claimed(self, raw: bytes) -> Row | None:
-        """What a raw row says, if a row could say it."""
-        row = SkippedEntry(SkipReason.CHECKSUM, 0, 0, 0, 0, raw).claimed()
-        return row if row.state == SlotState.LIVE and plausible(row) else None
+    def _known(self, entry: SkippedEntry, row_id: int) -> Row:
+        """The slot's row with what is known of the skipped entry: evidence, which no reader follows."""
+        claimed = entry.claimed()
+        row = claimed if claimed.state == SlotState.LIVE and plausible(claimed) else self._index.table.row(row_id)
+        if not entry.digest:
+            return row
+        return row._replace(namespace_id=entry.namespace_id, write_id=entry.write_id, digest=entry.digest)
 
     def found_free_slot(self, row_id: int, raw: bytes) -> None:
         """A free slot was set aside after a journal gap: one more skipped entry."""
         slab, slot = self._index.table.place_of(row_id)
-        page = self._index.table.page_of(row_id)
-        self._report.skipped.append(SkippedEntry(SkipReason.JOURNAL_GAP, -1, page, slab, slot, raw))
-        self._commit.record(lambda seq: SkippedRecord(seq, SkipReason.JOURNAL_GAP.value, 0, page, slab, slot, raw))
+        entry = SkippedEntry(SkipReason.JOURNAL_GAP, -1, self._index.table.page_of(row_id), slab, slot, raw)
+        self._report.skipped.append(entry)
+        self._commit.record(partial(_skipped_record, entry))
 
     def records(self) -> list[CatalogueRecord]:
         """The state as records, for compaction: under seqs of their own, ahead of everything since."""
         if not self.open:
             return []
         records: list[CatalogueRecord] = [self._partial_record(self._journal.draw_seq())]
-        for entry in self._report.skipped:
-            seq = self._journal.draw_seq()
-            records.append(
-                SkippedRecord(seq, entry.reason.value, entry.copy + 1, entry.page, entry.slab, entry.slot, entry.raw)
-            )
+        records += [_skipped_record(entry, self._journal.draw_seq()) for entry in self._report.skipped]
         return records
 
-    # -- the way out ----------------------------------------------------------------------------------------------
+    # -- the ways out ---------------------------------------------------------------------------------------------
+
+    def _quarantined(self) -> list[int]:
+        row_ids = self._index.table.row_ids()
+        quarantined = row_ids[self._index.table.lines["state"][row_ids] == SlotState.QUARANTINED]
+        return [int(row_id) for row_id in np.sort(quarantined)]
 
     async def acknowledge(self) -> None:
         """Accept the loss, durably; then free every quarantined slot. Raises JournalUnavailable, FlushFailed."""
+        await self._end()
+        units = [self._commit.release_quarantined(row_id) for row_id in self._quarantined()]
+        for unit in units:
+            assert unit.done is not None
+            await unit.done
+        await self._journal.flush()
+
+    async def _end(self) -> None:
+        """The partial state ends, durably, before any evidence is given up."""
         now_ms = int(self._clock() * 1000)
         counts = {f"skipped.{reason}": count for reason, count in self._report.by_reason().items() if count}
         acknowledged = self._commit.record(lambda seq: AcknowledgedRecord(seq, now_ms, counts | self._counts()))
@@ -110,28 +120,66 @@ class PartialRecovery:
         await self._journal.flush_through(await acknowledged.done)
         self.open = False
         self._report.acknowledged_ms = now_ms
-        row_ids = self._index.table.row_ids()
-        quarantined = row_ids[self._index.table.lines["state"][row_ids] == SlotState.QUARANTINED]
-        for unit in self._commit.release_quarantined(np.sort(quarantined).tolist()):
+
+    async def retry(self, retrier: Retrier) -> RetryResult:
+        """Try quarantined slots again; the partial state ends if nothing is left of it.
+
+        Raises JournalUnavailable, FlushFailed, Busy.
+        """
+        by_place = {(e.slab, e.slot): e for e in self._report.skipped if e.reason is not SkipReason.OUT_OF_RANGE}
+        places = {row_id: self._index.table.place_of(row_id) for row_id in self._quarantined()}
+        tried = [r for r, p in places.items() if p not in by_place or by_place[p].reason in RETRIABLE]
+        result, restored = await retrier.run(tried)
+        result.still_skipped += len(places) - len(tried)
+        gone = {places[row_id] for row_id in restored}
+        before = len(self._report.skipped)
+        self._report.skipped = [
+            e for e in self._report.skipped if e.reason is SkipReason.OUT_OF_RANGE or (e.slab, e.slot) not in gone
+        ]
+        self._report.repaired[RepairSource.RETRY] += before - len(self._report.skipped)
+        if self.open and not self._report.partial:
+            await self._end()
+        elif self.open and restored:
+            unit = self._commit.record(self._partial_record)  # the counts of what was repaired survive a restart
             assert unit.done is not None
             await unit.done
-        await self._journal.flush()
+        return result
+
+    # -- the report -----------------------------------------------------------------------------------------------
 
     def skipped(self, start: int, limit: int) -> list[SkippedView]:
         """A page of the report, in the order found."""
         return [self._view(entry) for entry in self._report.skipped[start : min(start + limit, SKIPPED_LISTED_MAX)]]
 
     def _view(self, entry: SkippedEntry) -> SkippedView:
-        claimed = self._claimed(entry.raw)
-        namespace = self._index.namespaces.by_id.get(claimed.namespace_id) if claimed is not None else None
+        namespace = self._index.namespaces.by_id.get(entry.namespace_id)
+        placed = entry.reason is not SkipReason.OUT_OF_RANGE
         return SkippedView(
             reason=entry.reason.value,
             copy=entry.copy if entry.copy >= 0 else None,
-            page=entry.page,
-            slab=entry.slab,
-            slot=entry.slot,
+            page=entry.page if placed else None,
+            slab=entry.slab if placed else None,
+            slot=entry.slot if placed else None,
+            superseded=(entry.slab, entry.slot) in self._index.evidence.superseded,
             namespace=namespace.name if namespace is not None else None,
-            digest=claimed.digest.hex() if claimed is not None else None,
-            write_id=claimed.write_id if claimed is not None else None,
+            key=quote_from_bytes(entry.key) if entry.key else None,
+            digest=entry.digest.hex() if entry.digest else None,
+            write_id=entry.write_id or None,
             raw=entry.raw.hex(),
         )
+
+
+def _skipped_record(entry: SkippedEntry, seq: int) -> SkippedRecord:
+    return SkippedRecord(
+        seq,
+        entry.reason.value,
+        entry.copy + 1,
+        entry.page,
+        entry.slab,
+        entry.slot,
+        entry.raw,
+        entry.namespace_id,
+        entry.write_id,
+        entry.digest,
+        entry.key,
+    )

@@ -60,6 +60,23 @@ class EntryReader:
         async for piece in self._path.read_pieces(self, self._row_id, self._row, self._header, start_byte, stop):
             yield piece
 
+    def restart(self) -> list[tuple[Buffer, asyncio.Future[None]]]:
+        """The window of pieces read ahead, empty: an iteration left half-way read other pieces than the next one."""
+        self._drop_ahead()
+        return self._ahead
+
+    def _drop_ahead(self) -> list[asyncio.Future[None]]:
+        """Release what was read ahead; returns reads still under way."""
+        pending = [io for _, io in self._ahead if not io.done()]
+        for buffer, io in self._ahead:
+            if not io.done():
+                buffer.hold_for(io)
+            elif not io.cancelled():
+                io.exception()
+            buffer.release()
+        self._ahead = []
+        return pending
+
     def close(self) -> None:
         """Let go of the slot and of all buffers. Idempotent."""
         if not self._held:
@@ -68,12 +85,7 @@ class EntryReader:
         if self._whole is not None:
             self._whole.release()
             self._whole = None
-        pending = [io for _, io in self._ahead if not io.done()]
-        for buffer, io in self._ahead:
-            if not io.done():
-                buffer.hold_for(io)
-            buffer.release()
-        self._ahead.clear()
+        pending = self._drop_ahead()
         if pending:
             # The slot stays held until the device is done with it.
             last = asyncio.gather(*pending, return_exceptions=True)
@@ -230,7 +242,7 @@ class ReadPath:
         """Pieces of whole chunks, one read ahead of the one handed out."""
         first, last = start // CHUNK_BYTES, -(-stop // CHUNK_BYTES)
         begins = list(range(first, last, self._piece_chunks))
-        window = reader._ahead
+        window = reader.restart()
         offset = self._index.table.slot_offset(row_id)
         for position, begin in enumerate(begins):
             if not window:

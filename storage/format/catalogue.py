@@ -87,6 +87,11 @@ class SkippedRecord(CatalogueRecord):
     slab: int
     slot: int
     raw: bytes
+    namespace_id: int
+    write_id: int
+    digest: bytes
+    key: bytes
+    """What is known of the key, from the row or the record header; 0 and empty where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,34 @@ class CounterRecord(CatalogueRecord):
     next_namespace_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class SupersededRecord(CatalogueRecord):
+    """The key of a quarantined slot was put or deleted since: the slot is never made live again."""
+
+    kind: ClassVar[int] = 9
+    slab: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredRecord(CatalogueRecord):
+    """A skipped entry was repaired by a retry, and is skipped no more."""
+
+    kind: ClassVar[int] = 10
+    slab: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFailuresRecord(CatalogueRecord):
+    """How often a slot failed; 0 forgets it."""
+
+    kind: ClassVar[int] = 11
+    slab: int
+    slot: int
+    failures: int
+
+
 _KINDS: dict[int, type[CatalogueRecord]] = {
     cls.kind: cls
     for cls in (
@@ -118,6 +151,9 @@ _KINDS: dict[int, type[CatalogueRecord]] = {
         SkippedRecord,
         AcknowledgedRecord,
         CounterRecord,
+        SupersededRecord,
+        RestoredRecord,
+        SlotFailuresRecord,
     )
 }
 _FIELDS: dict[int, tuple[tuple[str, Any], ...]] = {

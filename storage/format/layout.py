@@ -60,7 +60,7 @@ class Layout:
 
 
 def unique_names(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """The msgpack map of ``pairs``. Raises ValueError for a name that stands there twice: neither value is right (B4)."""
+    """The msgpack map of ``pairs``. Raises ValueError for a name that stands twice: neither value is right (B4)."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a name stands twice in a map")

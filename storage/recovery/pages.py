@@ -14,6 +14,7 @@ import numpy.typing as npt
 from storage.format.geometry import LINE_BYTES, NO_CLASS
 from storage.format.layout import Defect, Undecodable
 from storage.format.page import PageHeader, decode_page_header
+from storage.format.record import RecordHeader
 from storage.format.row import Rows, SlotState, checksums_of, fresh_rows, implausible_of
 from storage.index import Index
 from storage.recovery.copies import FoundCopy
@@ -49,6 +50,8 @@ class BadLine:
     page: int
     reason: SkipReason
     raw: bytes
+    header: RecordHeader | None = None
+    """The record header in the slot, if it verifies: it may know the key though it proves nothing."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,8 @@ from storage.checkpoint import CopyState, empty_directory
 from storage.device.interface import BlockDevice
 from storage.errors import FormatUnsupported, InvalidRowsFound, TooMuchSkipped
 from storage.format.checkpoint_copy import CopyHeader, Directory
-from storage.format.row import FreeReason, SlotState, encode_row
+from storage.format.layout import Undecodable
+from storage.format.row import FreeReason, SlotState, encode_row, plausible
 from storage.format.superblock import Superblock, writable
 from storage.identity import Identity
 from storage.index import Index
@@ -45,6 +46,7 @@ from storage.recovery.report import RecoveryProgress, RecoveryReport, RepairSour
 from storage.recovery.settle import Settler
 from storage.recovery.superblocks import read_superblock
 from storage.recovery.unflushed import Prover, Unflushed
+from storage.slot_table import SlotTable
 from storage.status import CopyStatus
 
 log = logging.getLogger("rawblockd.storage")
@@ -69,7 +71,7 @@ class Recovered:
     number: int
     position: JournalPosition
     report: RecoveryReport
-    new_skipped: list[BadLine] = field(default_factory=list)
+    new_skipped: list[SkippedEntry] = field(default_factory=list)
     """Skipped in this recovery: the engine quarantines and records them. Earlier ones are in the report already."""
     newly_unknown: bool = False
     corrections: list[int] = field(default_factory=list)
@@ -78,7 +80,7 @@ class Recovered:
 
 
 def recover(device: BlockDevice, limits: RecoveryLimits, progress: RecoveryProgress, now_seconds: float) -> Recovered:
-    """Recover the index, on any thread. Raises DeviceRefused, RecoveryRefused, DeviceFailed, Undecodable."""
+    """Recover the index, on any thread. Raises DeviceRefused, RecoveryRefused, DeviceFailed."""
     started = time.monotonic()
     progress.step = "superblocks"
     superblock, verdicts = read_superblock(device)
@@ -89,6 +91,9 @@ def recover(device: BlockDevice, limits: RecoveryLimits, progress: RecoveryProgr
     reader = BlockReader(device, superblock.geometry.block_bytes)
     try:
         recovered = _Recovery(device, reader, superblock, progress).run(limits, now_seconds)
+    except Undecodable as error:
+        # A block whose checksum is right does not decode: it was written wrong (B4).
+        raise InvalidRowsFound(str(error)) from error
     finally:
         reader.close()
     recovered.report.superblocks = verdicts
@@ -315,11 +320,16 @@ class _Recovery:
                     record.slab,
                     record.slot,
                     record.raw,
+                    record.namespace_id,
+                    record.write_id,
+                    record.digest,
+                    record.key,
                 )
             )
+        settler = Settler(self._reader, self._index, self._superblock, 0)
         for line in self._bad:
-            slab, slot = table.place_of(line.row_id) if line.row_id else (0, 0)
-            self._report.skipped.append(SkippedEntry(line.reason, line.copy, line.page, slab, slot, line.raw))
+            line.header = settler.header(line.row_id) if line.row_id else None
+            self._report.skipped.append(skipped_entry(table, line))
         partial = self._catalogue.partial
         if partial is not None and partial.unknown_loss and not self._report.unknown_loss:
             self._report.unknown_loss = "found by an earlier start"
@@ -356,6 +366,7 @@ class _Recovery:
         partial = self._catalogue.partial
         states = [CopyState(c.copy, c.header if c.valid else None, _directory(c, self._geometry.pages)) for c in copies]
         self._mark_unvoided(found.complete_since)
+        self._catalogue.install_evidence(self._index)
         return Recovered(
             superblock=self._superblock,
             index=self._index,
@@ -372,7 +383,7 @@ class _Recovery:
                 start_count=max(starts) + 1,
             ),
             report=self._report,
-            new_skipped=self._bad,
+            new_skipped=self._report.skipped[len(self._report.skipped) - len(self._bad) :],
             newly_unknown=bool(self._report.unknown_loss) and (partial is None or not partial.unknown_loss),
             corrections=sorted(unflushed.corrections),
             counts_before=dict(partial.counts) if partial is not None else {},
@@ -387,6 +398,19 @@ class _Recovery:
         freed &= lines["seq"] > complete_since
         self._index.slots.freed_unvoided.update(row_ids[freed].tolist())
         self._index.slots.freed_unvoided.update(self._report.stale_headers)
+
+
+def skipped_entry(table: SlotTable, line: BadLine) -> SkippedEntry:
+    """The report's entry of a line: place, raw row, and what row or record header know of the key."""
+    slab, slot = table.place_of(line.row_id) if line.row_id else (0, 0)
+    place = (line.reason, line.copy, line.page, slab, slot, line.raw)
+    if line.header is not None:
+        header = line.header
+        return SkippedEntry(*place, header.namespace_id, header.write_id, header.digest, header.map.key)
+    row = SkippedEntry(*place).claimed()
+    if row.state == SlotState.LIVE and plausible(row):
+        return SkippedEntry(*place, row.namespace_id, row.write_id, row.digest)
+    return SkippedEntry(*place)
 
 
 def _header(copy: FoundCopy) -> CopyHeader:

@@ -12,8 +12,11 @@ from storage.format.catalogue import (
     NamespaceRecord,
     NamespaceWipedRecord,
     PartialRecord,
+    RestoredRecord,
     SkippedRecord,
     SlabRecord,
+    SlotFailuresRecord,
+    SupersededRecord,
 )
 from storage.format.geometry import LINE_BYTES, NO_CLASS
 from storage.format.layout import Defect, Undecodable
@@ -36,6 +39,9 @@ class CatalogueState:
         self.partial: PartialRecord | None = None
         self.skipped: list[SkippedRecord] = []
         self.acknowledged: AcknowledgedRecord | None = None
+        self.superseded: list[SupersededRecord] = []
+        self.restored: dict[tuple[int, int], int] = {}
+        self.failures: list[SlotFailuresRecord] = []
 
     def apply(self, records: list[CatalogueRecord]) -> None:
         """Records in ascending order of seq, as far as they concern the same thing."""
@@ -59,6 +65,12 @@ class CatalogueState:
                     self.partial = record
             elif isinstance(record, SkippedRecord):
                 self.skipped.append(record)
+            elif isinstance(record, SupersededRecord):
+                self.superseded.append(record)
+            elif isinstance(record, RestoredRecord):
+                self.restored[record.slab, record.slot] = record.seq
+            elif isinstance(record, SlotFailuresRecord):
+                self.failures.append(record)
             elif isinstance(record, AcknowledgedRecord):
                 self.acknowledged = record
                 if self.partial is not None and self.partial.seq < record.seq:
@@ -69,7 +81,8 @@ class CatalogueState:
         since = self.acknowledged.seq if self.acknowledged is not None else 0
         unique: dict[tuple[str, int, int, bytes], SkippedRecord] = {}
         for record in sorted(self.skipped, key=lambda r: r.seq):
-            if record.seq > since:
+            restored = self.restored.get((record.slab, record.slot), 0)
+            if record.seq > max(since, restored):
                 unique.setdefault((record.reason, record.slab, record.slot, record.raw), record)
         return list(unique.values())
 
@@ -82,6 +95,15 @@ class CatalogueState:
             table.slab_class[slab] = record.slot_class
             table.slab_generation[slab] = record.generation
             table.slab_seq[slab] = record.seq
+
+    def install_evidence(self, index: Index) -> None:
+        """Give the index what is known of quarantined slots; the table is in its final state."""
+        for failures in self.failures:
+            index.evidence.apply(failures)
+        for superseded in self.superseded:
+            row = index.table.row(index.table.row_id(superseded.slab, superseded.slot))
+            if row.state == SlotState.QUARANTINED and row.seq < superseded.seq:
+                index.evidence.apply(superseded)
 
     def install_namespaces(self, index: Index) -> None:
         """Give the index its namespaces."""

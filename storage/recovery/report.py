@@ -32,6 +32,7 @@ class RepairSource(enum.StrEnum):
     JOURNAL = "journal"
     ROW = "row"
     RECORD_HEADER = "record_header"
+    RETRY = "retry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class SkippedEntry:
     slab: int
     slot: int
     raw: bytes
+    namespace_id: int = 0
+    write_id: int = 0
+    digest: bytes = b""
+    key: bytes = b""
+    """What is known of the key: 0 and empty where nothing is."""
 
     def claimed(self) -> Row:
         """What the raw row claims; evidence, not truth."""
@@ -59,7 +65,11 @@ class SkippedView:
     page: int | None
     slab: int | None
     slot: int | None
+    superseded: bool
+    """The key was put or deleted since: a retry never brings this entry back."""
     namespace: str | None
+    key: str | None
+    """Percent-encoded; known where the record header verifies."""
     digest: str | None
     write_id: int | None
     raw: str

@@ -105,6 +105,10 @@ class Settler:
         current = row.slot_class == self._index.table.slab_class[slab] and row.seq >= self._index.table.slab_seq[slab]
         return row if (row.slab, row.slot) == (slab, slot) and current else None
 
+    def header(self, row_id: int) -> RecordHeader | None:
+        """The record header in a slot, if it verifies and belongs there."""
+        return self._header(row_id)[0]
+
     def _header(self, row_id: int) -> tuple[RecordHeader | None, bool]:
         """The header in the slot if it verifies and belongs there; and whether the slot begins blank."""
         block_bytes = self._index.geometry.block_bytes

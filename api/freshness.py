@@ -1,0 +1,57 @@
+"""Times to live: how a put asks for one and how an answer tells what is left (RFC 9111)."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from api.dates import format_date
+from api.headers import RawHeaders
+from api.limits import TTL_MAX_SECONDS
+from storage.entries import EntryInfo
+from storage.errors import ParameterInvalid
+
+_MAX_AGE = re.compile(rb"(?:^|,)[ \t]*max-age[ \t]*(?:=[ \t]*([^,]*))?", re.IGNORECASE)
+_SECONDS = re.compile(r"[1-9][0-9]{0,9}")
+
+
+def read_expiry(parameters: dict[str, str], fields: dict[bytes, bytes], now: float) -> int:
+    """When a put at ``now`` expires, in whole seconds since 1970; 0 for never.
+
+    The ``ttl`` parameter decides, else ``Cache-Control: max-age``; both are whole seconds from 1. Fractions of the
+    present second are rounded up, so that an entry never lives shorter than asked. Raises ``ParameterInvalid``.
+    """
+    text = parameters.get("ttl")
+    if text is not None:
+        return math.ceil(now) + _seconds(text, "ttl")
+    cache_control = fields.get(b"cache-control")
+    if cache_control is None:
+        return 0
+    given = [match.group(1) for match in _MAX_AGE.finditer(cache_control)]
+    if not given:
+        return 0
+    if len(given) > 1:
+        raise ParameterInvalid("max-age is given twice", parameter="max-age")
+    return math.ceil(now) + _seconds((given[0] or b"").rstrip(b" \t").decode("latin-1"), "max-age")
+
+
+def freshness_headers(info: EntryInfo, now: float) -> RawHeaders:
+    """``Last-Modified``, and for an entry that expires ``Age`` and ``Cache-Control``.
+
+    ``max-age`` counts from when the value was stored, as ``Age`` does: a cache takes the one from the other
+    (RFC 9111, 4.2), and what remains is what the entry has left here.
+    """
+    headers = [(b"last-modified", format_date(int(info.stored_at)))]
+    if info.expires_at:
+        lifetime = max(0, info.expires_at - math.ceil(info.stored_at))
+        headers.append((b"age", b"%d" % max(0, int(now - info.stored_at))))
+        headers.append((b"cache-control", b"max-age=%d" % lifetime))
+    return headers
+
+
+def _seconds(text: str, parameter: str) -> int:
+    if _SECONDS.fullmatch(text) is None or int(text) > TTL_MAX_SECONDS:
+        raise ParameterInvalid(
+            f"{parameter} is a whole number of seconds from 1 to {TTL_MAX_SECONDS}", parameter=parameter
+        )
+    return int(text)

@@ -1,0 +1,41 @@
+"""The OpenAPI document: FastAPI's for the framework's routes, and the value routes declared by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api.problem_schema import SCHEMA, SCHEMA_NAME, problem_answer
+from api.value_openapi import value_paths
+from storage.version import VERSION
+
+_DESCRIPTION = (
+    "A persistent key-value cache on a raw block device. A read returns exactly the bytes of one put, or a miss; "
+    "a mutation is acknowledged at the durability level it asked for. Errors are problem documents (RFC 9457)."
+)
+
+
+def openapi_document(framework: FastAPI) -> dict[str, Any]:
+    """The whole document as JSON-able objects."""
+    document = get_openapi(title="rawblockd", version=VERSION, description=_DESCRIPTION, routes=framework.routes)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    # The framework's own validation errors are answered as problems.
+    schemas.pop("HTTPValidationError", None)
+    schemas.pop("ValidationError", None)
+    schemas[SCHEMA_NAME] = SCHEMA
+    document["paths"] = {**value_paths(), **document["paths"]}
+    for path_item in document["paths"].values():
+        for method, operation in path_item.items():
+            if method != "parameters":
+                _complete(operation["responses"])
+    return document
+
+
+def _complete(responses: dict[str, Any]) -> None:
+    """Add what any request can be answered with."""
+    if "422" in responses:
+        responses["422"] = problem_answer(422)
+    for status in (405, 500):
+        responses.setdefault(str(status), problem_answer(status))

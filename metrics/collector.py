@@ -15,6 +15,7 @@ from metrics.engine_families import (
     recovery_families,
     request_families,
     state_families,
+    verification_families,
 )
 from metrics.http_families import http_families
 from metrics.io_families import io_families
@@ -37,6 +38,7 @@ class RawblockdCollector(Collector):
         yield from checkpoint_families(status, counts)
         yield from capacity_families(status)
         yield from request_families(counts)
+        yield from verification_families(status)
         yield from io_families(self._sources.io)
         yield from http_families(self._sources.http)
 

@@ -118,6 +118,26 @@ def request_families(counts: EngineCounters) -> Iterator[Metric]:
     yield counters("corruptions", "Damage found while running.", "where", counts.corruptions)
 
 
+def verification_families(status: EngineStatus) -> Iterator[Metric]:
+    """Background verification and the self test."""
+    scrub, self_test = status.scrub, status.self_test
+    yield gauge("scrub_progress_ratio", "How far the pass of background verification is.", scrub.progress_ratio)
+    yield counter("scrub_passes", "Full passes of background verification.", scrub.passes)
+    yield gauge(
+        "scrub_last_pass_age_seconds",
+        "Age of the last full pass of background verification; NaN before the first.",
+        float("nan") if scrub.last_pass_age_seconds is None else scrub.last_pass_age_seconds,
+    )
+    yield counter("scrub_bytes", "Bytes that background verification looked at.", scrub.verified_bytes)
+    yield counters("scrub_damaged", "What background verification found damaged.", "kind", scrub.damaged)
+    yield counters(
+        "self_tests",
+        "Write-read-compare tests of the device.",
+        "result",
+        {"passed": self_test.passed, "failed": self_test.failed},
+    )
+
+
 def _seeded(values: type[enum.StrEnum], counts: Mapping[str, int]) -> dict[str, int]:
     """All values of the closed set, at 0 where nothing was counted: also before the first recovery has a report."""
     return {**{value.value: 0 for value in values}, **counts}

@@ -110,6 +110,13 @@ class Settings(BaseSettings):
         _ENGINE.expiry_interval_seconds, ge=0.05, le=3600, description="How often expired entries are looked for."
     )
 
+    scrub_bytes_per_second: Size = Field(
+        _ENGINE.scrub_bytes_per_second,
+        ge=0,
+        le=1 << 40,
+        description="Rate of background verification of everything on the device; 0 turns it off.",
+    )
+
     max_skipped_ratio: Number = Field(
         _ENGINE.max_skipped_ratio,
         ge=0,
@@ -157,4 +164,5 @@ class Settings(BaseSettings):
             max_skipped_ratio=self.max_skipped_ratio,
             max_skipped_floor=self.max_skipped_floor,
             accept_loss=self.accept_loss,
+            scrub_bytes_per_second=self.scrub_bytes_per_second,
         )

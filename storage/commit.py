@@ -93,6 +93,11 @@ class Commit:
         row_id = self._index.keys.find(digest)
         return (row_id, self._index.table.row(row_id)) if row_id else None
 
+    def pending(self, digest: bytes) -> Unit | None:
+        """The queued unit that decides what the key holds; None if nothing is queued."""
+        pending = self._overlay.get(digest)
+        return pending.unit if pending is not None else None
+
     def is_expired(self, row: Row) -> bool:
         return row.expires_at != 0 and row.expires_at <= self._clock()
 
@@ -293,6 +298,8 @@ class Commit:
             pending = self._overlay.get(unit.digest)
             if pending is not None and pending.unit is unit:
                 del self._overlay[unit.digest]
+            elif pending is not None and pending.visible is not None and pending.visible[1].seq <= unit.last_seq:
+                pending.visible = None  # the table is newer than the put at level ``none`` that readers saw
 
     def undo(self, units: list[Unit]) -> None:
         """Forget everything queued. Puts at level ``none`` stay, and wait for the journal."""

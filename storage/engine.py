@@ -7,6 +7,7 @@ are joined here and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -44,6 +45,7 @@ from storage.read_path import EntryReader, ReadPath
 from storage.recovery.recover import Recovered, RecoveryLimits, recover
 from storage.recovery.report import RecoveryProgress, SkippedView
 from storage.retry import Retrier, RetryResult
+from storage.scrubber import Scrubber
 from storage.space import Space
 from storage.starting import write_start
 from storage.status import CheckpointStatus, EngineState, EngineStatus, Reason, RecoveryStatus
@@ -168,6 +170,18 @@ class Engine:
             renew=self._commit.renew,
             step=self.step,
         )
+        self.scrubber = Scrubber(
+            device,
+            index,
+            self._journal,
+            self._checkpointer,
+            self._read_path,
+            self._internal,
+            dataclasses.replace(recovered.superblock, start_count=recovered.position.start_count),
+            bytes_per_second=options.scrub_bytes_per_second or 1 << 40,
+            clock=self._clock,
+            frozen=self._is_partial,
+        )
         self._maintenance = Maintenance(
             index,
             self._commit,
@@ -179,6 +193,7 @@ class Engine:
             options,
             self._clock,
             self._self_test,
+            self.scrubber,
             frozen=self._is_partial,
         )
         if self._partial.unknown_loss:
@@ -191,6 +206,7 @@ class Engine:
             self._checkpointer,
             self._maintenance,
             self._arena,
+            self._health,
             recovered.report,
             recovered.counts_before,
             self._is_partial,
@@ -384,6 +400,10 @@ class Engine:
             await asyncio.wait([earlier])
         deleted = self._commit.delete(digest, conditions)
         if deleted is None:
+            # What was there may be gone by a row that is still queued: readers see the entry until it is durable.
+            pending = self._commit.pending(digest)
+            if pending is not None and pending.done is not None:
+                await asyncio.shield(pending.done)
             absent = self._commit.delete_absent(digest)
             if absent is not None and absent.done is not None:
                 await asyncio.shield(absent.done)

@@ -9,6 +9,7 @@ checkpoint            the newest is older than ``checkpoint_interval_seconds`` a
                       or the journal since it exceeds 1/(N+1) of the ring (L2)
 compaction            checkpoints are frozen and the journal is half full (R4)
 self test             at start and every ``SELF_TEST_SECONDS``
+scrubbing             always, at ``scrub_bytes_per_second``
 ====================  =====================================================================================
 """
 
@@ -30,6 +31,7 @@ from storage.health import SELF_TEST_SECONDS
 from storage.index import Index
 from storage.journal import Journal
 from storage.options import EngineOptions
+from storage.scrubber import Scrubber
 from storage.space import Space
 
 log = logging.getLogger("rawblockd.storage")
@@ -52,6 +54,7 @@ class Maintenance:
     options: EngineOptions
     clock: Callable[[], float]
     self_test: Callable[[], Awaitable[None]]
+    scrubber: Scrubber
     frozen: Callable[[], bool]
     """Whether checkpoints are frozen (R4)."""
     checkpoint_failed: str = ""
@@ -69,6 +72,8 @@ class Maintenance:
                 loop.create_task(self._every(RELAX_SECONDS, self._relax)),
                 loop.create_task(self._every(SELF_TEST_SECONDS, self.self_test)),
             ]
+            if self.options.scrub_bytes_per_second:
+                self._tasks.append(loop.create_task(self.scrubber.run()))
 
     def journal_grew(self) -> None:
         """Wake the checkpoint task if the journal's fill makes it time."""
@@ -78,6 +83,7 @@ class Maintenance:
     async def stop(self) -> None:
         """End the tasks between two of their steps: what is under way comes to its end."""
         self._stopped.set()
+        self.scrubber.stop()
         self._wake.set()
         for task in self._tasks:
             await task

@@ -11,10 +11,12 @@ from storage.buffers import BufferArena
 from storage.checkpoint import Checkpointer
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
+from storage.health import DeviceHealth
 from storage.index import Index
 from storage.journal import Journal
 from storage.maintenance import Maintenance
 from storage.recovery.report import RecoveryReport
+from storage.scrubber import ScrubProgress
 from storage.status import (
     AutoCheckpoint,
     BufferStatus,
@@ -28,6 +30,8 @@ from storage.status import (
     NamespaceStatus,
     Reason,
     RecoveryStatus,
+    ScrubStatus,
+    SelfTestStatus,
 )
 from storage.version import VERSION
 
@@ -41,6 +45,7 @@ class Parts:
     checkpointer: Checkpointer
     maintenance: Maintenance
     arena: BufferArena
+    health: DeviceHealth
     report: RecoveryReport
     counts_before: dict[str, int]
     partial: Callable[[], bool]
@@ -68,6 +73,12 @@ def recovery_status(parts: Parts | None, progress_ratio: float) -> RecoveryStatu
         unknown_loss=bool(report.unknown_loss) and parts.partial(),
         acknowledged_at=report.acknowledged_ms / 1000 if report.acknowledged_ms else None,
     )
+
+
+def _scrub_status(parts: Parts) -> ScrubStatus:
+    progress = parts.maintenance.scrubber.progress
+    age = max(0.0, parts.clock() - progress.last_pass_at) if progress.passes else None
+    return ScrubStatus(progress.ratio, progress.passes, age, progress.bytes, dict(progress.damaged))
 
 
 def _copies(parts: Parts) -> list[CopyStatus]:
@@ -136,6 +147,8 @@ def engine_status(
             holds=[],
             device=device_status(device, None, 0),
             buffers=BufferStatus(),
+            scrub=ScrubStatus(damaged=dict(ScrubProgress().damaged)),
+            self_test=SelfTestStatus(),
             version=VERSION,
             uptime_seconds=0.0,
         )
@@ -162,6 +175,10 @@ def engine_status(
         holds=[],
         device=device_status(device, uuid_bytes, parts.index.geometry.block_bytes),
         buffers=BufferStatus(parts.arena.total_bytes, parts.arena.used_bytes, parts.arena.waiting),
+        scrub=_scrub_status(parts),
+        self_test=SelfTestStatus(
+            parts.health.self_tests["passed"], parts.health.self_tests["failed"], parts.health.self_test_failure or None
+        ),
         version=VERSION,
         uptime_seconds=time.monotonic() - parts.started_monotonic,
     )

@@ -26,5 +26,7 @@ class EngineOptions:
     max_skipped_ratio: float = 0.05
     max_skipped_floor: int = 64
     accept_loss: bool = False
+    scrub_bytes_per_second: int = 16 << 20
+    """Rate of background verification; 0 turns it off. 16 MiB/s is one pass over 1 TiB in 18 hours."""
     background: bool = True
     """False leaves flush, expiry, eviction ahead of need and checkpoints to explicit calls (tests, offline tools)."""

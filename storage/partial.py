@@ -164,7 +164,7 @@ class PartialRecovery:
             namespace=namespace.name if namespace is not None else None,
             key=quote_from_bytes(entry.key) if entry.key else None,
             digest=entry.digest.hex() if entry.digest else None,
-            write_id=entry.write_id or None,
+            write_id=f"{entry.write_id:016x}" if entry.write_id else None,
             raw=entry.raw.hex(),
         )
 

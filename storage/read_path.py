@@ -163,7 +163,7 @@ class ReadPath:
         except Unavailable:
             return  # it stays a miss; the space comes back once the journal takes rows
 
-    async def _open_row(self, row_id: int, row: Row, key: bytes, *, header_only: bool) -> EntryReader | None:
+    async def _open_row(self, row_id: int, row: Row, key: bytes | None, *, header_only: bool) -> EntryReader | None:
         """A reader of this row's record; None if the row changed meanwhile, so that the key is looked up again."""
         whole = row.record_bytes <= TRANSFER_MAX_BYTES and not header_only
         size = round_up(row.record_bytes if whole else row.header_bytes, self._block_bytes)
@@ -185,15 +185,16 @@ class ReadPath:
         return EntryReader(self, row_id, row, header, buffer if whole else None)
 
     async def _read_verified(
-        self, buffer: Buffer, offset: int, size: int, row_id: int, row: Row, key: bytes, *, whole: bool
+        self, buffer: Buffer, offset: int, size: int, row_id: int, row: Row, key: bytes | None, *, whole: bool
     ) -> RecordHeader | None:
+        where = "scrub" if key is None else "read"
         for attempt in range(READ_ATTEMPTS):
             last = attempt == READ_ATTEMPTS - 1
             try:
                 await self._device.read(offset, buffer.view[:size])
                 generation = int(self._index.table.slab_generation[row.slab])
                 header = verified_header(buffer.view[:size], row, generation, self._identity)
-                if header.map.key != key:
+                if key is not None and header.map.key != key:
                     raise EntryNotFound("another key has this digest")
                 if whole:
                     end = row.header_bytes + row.payload_bytes
@@ -201,13 +202,13 @@ class ReadPath:
                 return header
             except ReadFailed as error:
                 if last:
-                    await self.failed(row_id, row, QuarantineReason.UNREADABLE, str(error))
+                    await self.failed(row_id, row, QuarantineReason.UNREADABLE, str(error), where=where)
             except Undecodable as error:
                 if last:
-                    await self.failed(row_id, row, QuarantineReason.CORRUPT, str(error))
+                    await self.failed(row_id, row, QuarantineReason.CORRUPT, str(error), where=where)
         return None  # the row changed meanwhile
 
-    async def failed(self, row_id: int, row: Row, reason: QuarantineReason, why: str) -> None:
+    async def failed(self, row_id: int, row: Row, reason: QuarantineReason, why: str, *, where: str = "read") -> None:
         """A record failed for good: quarantine it if its row is still the one that failed (R8).
 
         Returns if the row changed meanwhile; else raises EntryCorrupt or EntryUnreadable.
@@ -216,14 +217,15 @@ class ReadPath:
         if now.seq != row.seq and row.seq != 0:
             return
         unreadable = reason is QuarantineReason.UNREADABLE
-        self._counters.lookups["error" if unreadable else "corrupt"] += 1
+        if where == "read":
+            self._counters.lookups["error" if unreadable else "corrupt"] += 1
         try:
             unit = self._commit.quarantine(row_id, row.seq, reason)
         except Unavailable:
             unit = None
         if unit is not None:
             if not unreadable:
-                self._counters.corruptions["read"] += 1
+                self._counters.corruptions[where] += 1
             log.warning(
                 "entry failed and is quarantined",
                 extra={"fields": {"slab": row.slab, "slot": row.slot, "write_id": f"{row.write_id:016x}", "why": why}},
@@ -233,6 +235,17 @@ class ReadPath:
         if unreadable:
             raise EntryUnreadable
         raise EntryCorrupt
+
+    async def verify(self, row_id: int, row: Row) -> None:
+        """Read and verify a live row's whole record (scrubbing). Raises EntryCorrupt, EntryUnreadable, Busy."""
+        reader = await self._open_row(row_id, row, None, header_only=False)
+        if reader is None:
+            return
+        try:
+            async for _ in reader.pieces():
+                pass
+        finally:
+            reader.close()
 
     # -- large records --------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ class Slots:
         self._table = table
         self._free = [array("I") for _ in table.geometry.class_bytes]
         self._limbo: deque[tuple[int, int]] = deque()
+        self._limbo_ids: set[int] = set()
         self._limbo_held: set[int] = set()
         self._holds: dict[int, int] = {}
         self.in_flight: set[int] = set()
@@ -70,6 +71,12 @@ class Slots:
         self.in_flight.discard(row_id)
         self._release(row_id)
 
+    def is_idle(self, row_id: int) -> bool:
+        """A free slot that is in no flight, limbo or hold and whose slab stays in its class."""
+        slab, _ = self._table.place_of(row_id)
+        busy = row_id in self.in_flight or row_id in self._holds or row_id in self._voiding
+        return not busy and slab not in self._withheld and row_id not in self._limbo_ids
+
     def begin_voiding(self, row_ids: list[int]) -> None:
         """Free slots whose headers are about to be overwritten: nobody gets them before ``end_voiding``."""
         self._voiding.update(row_ids)
@@ -94,6 +101,7 @@ class Slots:
     def freed(self, row_id: int, block: int) -> None:
         """The freeing row stands in journal block ``block``: limbo until that block is flushed."""
         self._limbo.append((row_id, block))
+        self._limbo_ids.add(row_id)
         self.freed_unvoided.add(row_id)
 
     def settle(self, flushed_through: int) -> int:
@@ -110,6 +118,7 @@ class Slots:
         return count
 
     def _release(self, row_id: int) -> None:
+        self._limbo_ids.discard(row_id)
         slab, _ = self._table.place_of(row_id)
         self.busy[slab] -= 1
         if slab not in self._draining:
@@ -230,11 +239,11 @@ class Slots:
         return self._free[slot_class].tolist()
 
     def limbo_row_ids(self) -> list[int]:
-        return [row_id for row_id, _ in self._limbo] + list(self._limbo_held)
+        return list(self._limbo_ids)
 
     @property
     def limbo_count(self) -> int:
-        return len(self._limbo) + len(self._limbo_held)
+        return len(self._limbo_ids)
 
     @property
     def holds_count(self) -> int:

@@ -166,6 +166,26 @@ class BufferStatus:
 
 
 @dataclass(slots=True)
+class ScrubStatus:
+    """Background verification: the pass under way, and what was found damaged since the start, per kind."""
+
+    progress_ratio: float = 0.0
+    passes: int = 0
+    last_pass_age_seconds: float | None = None
+    verified_bytes: int = 0
+    damaged: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SelfTestStatus:
+    """The direct write-read-compare on the scratch block."""
+
+    passed: int = 0
+    failed: int = 0
+    failure: str | None = None
+
+
+@dataclass(slots=True)
 class EngineStatus:
     state: EngineState
     reasons: list[Reason]
@@ -182,5 +202,7 @@ class EngineStatus:
     holds: list[HoldStatus]
     device: DeviceStatus
     buffers: BufferStatus
+    scrub: ScrubStatus
+    self_test: SelfTestStatus
     version: str
     uptime_seconds: float

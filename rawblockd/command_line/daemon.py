@@ -67,6 +67,12 @@ def acknowledge(url: UrlOption = DEFAULT_URL, timeout: TimeoutOption = 600.0, js
     _show(url, "POST", "/v1/recovery/acknowledge", timeout, json)
 
 
+@recovery.command()
+def retry(url: UrlOption = DEFAULT_URL, timeout: TimeoutOption = 600.0, json: JsonFlag = False) -> None:
+    """Try to repair what was skipped; entries whose key was put or deleted since stay superseded."""
+    _show(url, "POST", "/v1/recovery/retry", timeout, json)
+
+
 def _show(url: str, method: str, path: str, timeout_seconds: float, as_json: bool) -> None:
     with expected_errors(as_json):
         _, answer = call(url, method, path, timeout_seconds)

@@ -242,6 +242,10 @@ def _class_sizes(smallest_slot_bytes: int, slot_area_bytes: int, block_bytes: in
     while size < slot_area_bytes:
         slots = slot_area_bytes // size
         stretched = slot_area_bytes // slots // block_bytes * block_bytes
+        if stretched >= 16 * block_bytes and stretched & (stretched - 1) == 0 and ratio < SNAP_RATIO_MAX:
+            # Slots of just a power of two would not take such a payload with its header: fewer and larger ones.
+            slots = slot_area_bytes // (stretched + block_bytes)
+            stretched = slot_area_bytes // slots // block_bytes * block_bytes
         sizes.append(stretched)
         following = max(stretched + block_bytes, int(stretched * ratio) // block_bytes * block_bytes)
         power = 1 << stretched.bit_length()

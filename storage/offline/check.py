@@ -8,7 +8,8 @@ step     what is verified
 3        the journal since the oldest copy: no block missing, each row and record strictly
 4        what a recovery would do: which entries it would skip, whether it would refuse
 5        the state it would make: A1, A2, keys held twice, slots that overlap, quarantined slots
-6        of each live entry the record header against its row; with ``payloads`` each payload checksum
+6        the header of each slab against the catalogue
+7        of each live entry the record header against its row; with ``payloads`` each payload checksum
 =======  ====================================================================================================
 """
 
@@ -25,14 +26,16 @@ import numpy as np
 
 from storage.errors import FormatUnsupported, RecoveryRefused
 from storage.format.checkpoint_copy import DIRECTORY_MAGIC, STREAM, decode_stream
+from storage.format.geometry import NO_CLASS
 from storage.format.layout import Defect, Undecodable
 from storage.format.row import seed_of
+from storage.format.slab_header import SlabHeader, decode_slab_header
 from storage.format.superblock import decode_superblock
 from storage.identity import Identity
 from storage.offline.findings import Damage, Finding, Findings, Note
 from storage.offline.journal import check_chain, read_chain
 from storage.offline.opening import OpenCache, opened
-from storage.offline.pages import STALE, PageSpan, invalid_rows, read_span, runs_of
+from storage.offline.pages import STALE, UNREADABLE, PageSpan, invalid_rows, read_span, runs_of
 from storage.offline.records import RecordScan
 from storage.offline.state import check_state, live_row_ids, recovered_state
 from storage.recovery.copies import FoundCopy, read_copies
@@ -116,6 +119,7 @@ class _Check:
         recovered = self._recover()
         if recovered is not None:
             check_state(recovered.index, self._findings)
+            self._slabs(recovered)
             self._records(recovered)
         self._progress(1.0, "done")
         return self._report(recovered)
@@ -227,6 +231,26 @@ class _Check:
         self._findings.note(Note.EXPIRED, report.expired)
         return recovered
 
+    def _slabs(self, recovered: Recovered) -> None:
+        """What a slab says of itself must be what the catalogue says of it: a rebuild without copies goes by it."""
+        table = recovered.index.table
+        for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
+            block = self._cache.reader.block(self._geometry.slab_offset(slab))
+            expected = SlabHeader(slab, int(table.slab_class[slab]), int(table.slab_generation[slab]))
+            why = UNREADABLE if block is None else self._slab_defect(block, expected)
+            if why:
+                self._findings.add(Damage.SLAB_HEADER, f"slab {slab}", why)
+
+    def _slab_defect(self, block: bytes, expected: SlabHeader) -> str:
+        superblock, classes = self._cache.superblock, len(self._geometry.class_bytes)
+        try:
+            header = decode_slab_header(
+                block, uuid=superblock.uuid, secret=superblock.secret, slab=expected.slab, classes=classes
+            )
+        except Undecodable as error:
+            return error.reason
+        return "" if header == expected else "another class or generation than the catalogue has"
+
     def _records(self, recovered: Recovered) -> None:
         """Headers, and payloads if asked for, of all live entries."""
         live = live_row_ids(recovered.index)
@@ -236,8 +260,8 @@ class _Check:
             self._progress(0.7 + 0.3 * begin / len(live), "records")
             for record in scan.read(live[begin : begin + RECORDS_STEP]):
                 where = f"slab {record.row.slab} slot {record.row.slot}"
-                if "unreadable" in (record.defect, record.payload_defect):
-                    self._findings.add(Damage.UNREADABLE_RECORD, where, "unreadable")
+                if UNREADABLE in (record.defect, record.payload_defect):
+                    self._findings.add(Damage.UNREADABLE_RECORD, where, UNREADABLE)
                 elif record.defect:
                     self._findings.add(Damage.RECORD_HEADER, where, record.defect)
                 elif record.payload_defect:

@@ -23,6 +23,7 @@ class Damage(enum.StrEnum):
     JOURNAL_BLOCK = "journal_block"
     JOURNAL_ROW = "journal_row"
     JOURNAL_RECORD = "journal_record"
+    SLAB_HEADER = "slab_header"
     SKIPPED_ENTRY = "skipped_entry"
     UNKNOWN_LOSS = "unknown_loss"
     QUARANTINED_SLOT = "quarantined_slot"

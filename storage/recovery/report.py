@@ -71,8 +71,10 @@ class SkippedView:
     key: str | None
     """Percent-encoded; known where the record header verifies."""
     digest: str | None
-    write_id: int | None
+    write_id: str | None
+    """As in an ETag: 16 hexadecimal digits."""
     raw: str
+    """The row as found, 64 bytes in hexadecimal."""
 
 
 @dataclass(slots=True)

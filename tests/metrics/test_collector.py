@@ -27,6 +27,8 @@ from storage.status import (
     NamespaceStatus,
     Reason,
     RecoveryStatus,
+    ScrubStatus,
+    SelfTestStatus,
     SlotCounts,
 )
 
@@ -77,6 +79,8 @@ class Engine:
             holds=[],
             device=DeviceStatus(path='/dev/"odd"\n', size_bytes=1 << 30, direct_io=True, io_engine="uring"),
             buffers=BufferStatus(total_bytes=1 << 20, used_bytes=4096, waiting=1),
+            scrub=ScrubStatus(0.5, 2, 10.0, 4096, {"record": 1}),
+            self_test=SelfTestStatus(3, 1),
             version="1.2.3",
             uptime_seconds=1.0,
         )

@@ -7,32 +7,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api.engine_face import EngineFace, SkippedEntry
+from api.engine_face import EngineFace
 from api.limits import SKIPPED_PAGE_MAX
 from api.problem_schema import PROBLEM_ANSWER, problem_answers
 from api.serving import refuse_unless_serving
+from storage.recovery.report import SkippedView
+from storage.retry import RetryResult
 from storage.status import CheckpointStatus, EngineStatus, RecoveryStatus
 
 PAGE_DEFAULT = 100
 START_MAX = 2**53
 """Largest page start: integers beyond are not exact in JSON."""
-
-
-@dataclass(slots=True)
-class SkippedItem:
-    """One row that may have held an entry and could not be settled. What isn't known is null."""
-
-    reason: str
-    copy: int | None
-    page: int | None
-    slab: int | None
-    slot: int | None
-    namespace: str | None
-    digest: str | None
-    """Keyed digest of the key, hexadecimal."""
-    write_id: int | None
-    raw: str
-    """The 64-byte row as it was found, hexadecimal."""
 
 
 @dataclass(slots=True)
@@ -44,7 +29,7 @@ class RecoveryReport:
     skipped_by_reason: dict[str, int]
     recovery: RecoveryStatus
     start: int
-    entries: list[SkippedItem]
+    entries: list[SkippedView]
 
 
 def control_router(engine: EngineFace) -> APIRouter:
@@ -74,7 +59,7 @@ def control_router(engine: EngineFace) -> APIRouter:
             skipped_by_reason=picture.skipped_by_reason,
             recovery=picture.recovery,
             start=start,
-            entries=[_item(entry) for entry in engine.skipped(start, limit)],
+            entries=list(engine.skipped(start, limit)),
         )
 
     @router.post(
@@ -89,6 +74,17 @@ def control_router(engine: EngineFace) -> APIRouter:
         return await engine.acknowledge()
 
     @router.post(
+        "/v1/recovery/retry",
+        summary="Try to repair what was skipped",
+        operation_id="retry",
+        responses=problem_answers(409, 503),
+    )
+    async def retry() -> RetryResult:
+        """Reads quarantined slots again and restores what verifies, never over a key that was put or deleted since."""
+        refuse_unless_serving(engine)
+        return await engine.retry()
+
+    @router.post(
         "/v1/checkpoint",
         summary="Write a checkpoint now",
         operation_id="checkpoint",
@@ -100,17 +96,3 @@ def control_router(engine: EngineFace) -> APIRouter:
         return await engine.checkpoint()
 
     return router
-
-
-def _item(entry: SkippedEntry) -> SkippedItem:
-    return SkippedItem(
-        str(entry.reason),
-        entry.copy,
-        entry.page,
-        entry.slab,
-        entry.slot,
-        entry.namespace,
-        entry.digest,
-        entry.write_id,
-        entry.raw,
-    )

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from storage.entries import Conditions, Durability, EntryInfo, PutResult
+from storage.recovery.report import SkippedView
+from storage.retry import RetryResult
 from storage.status import CheckpointStatus, EngineState, EngineStatus, Reason, RecoveryStatus
 
 
@@ -41,37 +43,6 @@ class RecoveryProgress(Protocol):
 
     @property
     def step(self) -> str: ...
-
-
-class SkippedEntry(Protocol):
-    """A row that may have held an entry and could not be settled (R2)."""
-
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def copy(self) -> int | None: ...
-
-    @property
-    def page(self) -> int | None: ...
-
-    @property
-    def slab(self) -> int | None: ...
-
-    @property
-    def slot(self) -> int | None: ...
-
-    @property
-    def namespace(self) -> str | None: ...
-
-    @property
-    def digest(self) -> str | None: ...
-
-    @property
-    def write_id(self) -> int | None: ...
-
-    @property
-    def raw(self) -> str: ...
 
 
 class EngineFace(Protocol):
@@ -113,4 +84,6 @@ class EngineFace(Protocol):
 
     async def acknowledge(self) -> RecoveryStatus: ...
 
-    def skipped(self, start: int, limit: int) -> Sequence[SkippedEntry]: ...
+    async def retry(self) -> RetryResult: ...
+
+    def skipped(self, start: int, limit: int) -> Sequence[SkippedView]: ...

@@ -139,7 +139,7 @@ class Engine:
         )
         self._commit.give_back = self._space.give_back
         self._read_path = ReadPath(
-            device, index, self._commit, self._space, self._arena, self._identity, counters, wait
+            device, index, self._commit, self._space, self._arena, self._identity, counters, self._health, wait
         )
         self._write_path = WritePath(
             device,

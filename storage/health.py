@@ -16,12 +16,12 @@ log = logging.getLogger("rawblockd.storage")
 
 WINDOW_SECONDS = 10.0
 FAILURES_MAX = 16
-"""More failed writes than this within the window, and the daemon only reads until the window has passed."""
+"""More failed requests than this within the window, and the daemon only reads until the window has passed."""
 SELF_TEST_SECONDS = 30.0
 
 
 class DeviceHealth:
-    """Read-only while requests' writes fail at a rate, or while the last self test failed."""
+    """Read-only while requests' I/O fails at a rate, or while the last self test failed."""
 
     def __init__(self) -> None:
         self._failures: deque[float] = deque(maxlen=FAILURES_MAX + 1)
@@ -30,7 +30,7 @@ class DeviceHealth:
         self.self_tests = {"passed": 0, "failed": 0}
 
     def note(self, why: str) -> None:
-        """A write of a request failed."""
+        """A read or write of a request failed."""
         self._failures.append(time.monotonic())
         self._why = why
 
@@ -43,6 +43,21 @@ class DeviceHealth:
         if self.self_test_failure:
             return True
         return len(self._failures) > FAILURES_MAX and time.monotonic() - self._failures[0] < WINDOW_SECONDS
+
+    async def answers(self, device: BlockDevice, geometry: Geometry, arena: BufferArena) -> bool:
+        """Whether the device reads elsewhere: then one slot that does not is damage, else it is the device (R7)."""
+        if self.failing:
+            return False
+        size = geometry.block_bytes
+        buffer = await arena.acquire(size, WINDOW_SECONDS)
+        try:
+            await device.read(geometry.scratch_offset, buffer.view[:size])
+        except DeviceFailed as error:
+            self.note(str(error))
+            return False
+        finally:
+            buffer.release()
+        return True
 
     async def self_test(self, device: BlockDevice, geometry: Geometry, arena: BufferArena) -> None:
         """Write, read back and compare the scratch block. The outcome is kept; the device's faults are not raised.

@@ -21,6 +21,7 @@ from storage.eviction import ACCESS_MAX
 from storage.format.layout import Undecodable, round_up
 from storage.format.record import RecordHeader
 from storage.format.row import FreeReason, QuarantineReason, Row
+from storage.health import DeviceHealth
 from storage.identity import Identity
 from storage.index import Index
 from storage.keys import check_key
@@ -118,6 +119,7 @@ class ReadPath:
         arena: BufferArena,
         identity: Identity,
         counters: EngineCounters,
+        health: DeviceHealth,
         wait_timeout_seconds: float,
     ) -> None:
         self._device = device
@@ -127,6 +129,7 @@ class ReadPath:
         self._arena = arena
         self._identity = identity
         self._counters = counters
+        self._health = health
         self._wait_timeout_seconds = wait_timeout_seconds
         self._block_bytes = index.geometry.block_bytes
         # Chunks of a piece, so that with two blocks of misalignment it fits a transfer.
@@ -219,6 +222,8 @@ class ReadPath:
         unreadable = reason is QuarantineReason.UNREADABLE
         if where == "read":
             self._counters.lookups["error" if unreadable else "corrupt"] += 1
+        if unreadable and not await self._is_damage(why):
+            raise EntryUnreadable
         try:
             unit = self._commit.quarantine(row_id, row.seq, reason)
         except Unavailable:
@@ -246,6 +251,11 @@ class ReadPath:
                 pass
         finally:
             reader.close()
+
+    async def _is_damage(self, why: str) -> bool:
+        """False where it is the device that fails: then no entry is given up for it (R7)."""
+        self._health.note(why)
+        return await self._health.answers(self._device, self._index.geometry, self._arena)
 
     # -- large records --------------------------------------------------------------------------------------------
 

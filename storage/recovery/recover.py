@@ -311,6 +311,9 @@ class _Recovery:
         expires = table.lines["expires_at"][live]
         self._report.expired = int(((expires > 0) & (expires <= now_seconds)).sum())
         self._report.recovered = len(live) - self._report.expired
+        known = {(r.reason, r.slab, r.slot, r.raw) for r in self._catalogue.open_skipped()}
+        # Found by an earlier start, which could not say any more that the journal was flushed: it counts once (R9).
+        self._bad = [line for line in self._bad if (line.reason.value, *self._place(line), line.raw) not in known]
         for record in self._catalogue.open_skipped():
             self._report.skipped.append(
                 SkippedEntry(
@@ -333,6 +336,9 @@ class _Recovery:
         partial = self._catalogue.partial
         if partial is not None and partial.unknown_loss and not self._report.unknown_loss:
             self._report.unknown_loss = "found by an earlier start"
+
+    def _place(self, line: BadLine) -> tuple[int, int]:
+        return self._index.table.place_of(line.row_id) if line.row_id else (0, 0)
 
     def _judge(self, limits: RecoveryLimits) -> None:
         """R6: refuse before anything is written."""

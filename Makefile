@@ -1,5 +1,6 @@
 # make run      the daemon on a 1 GiB file in ./var, http://127.0.0.1:8790
 # make test     everything CI checks: lint, types, layers, all test suites
+# make bench    how long a start takes with a million entries, as a ratio to reading the same bytes
 # make lint     only the static checks
 # make format   let ruff rewrite what it can
 # make docs     write the generated pages of docs/
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test lint format docs lock packages clean
+.PHONY: run test bench lint format docs lock packages clean
 
 run: $(READY)
 	@mkdir -p var
@@ -19,6 +20,9 @@ run: $(READY)
 
 test: lint packages
 	@$(BIN)/python tests/run_suites.py
+
+bench: $(READY)
+	@$(BIN)/python -m bench.restart
 
 lint: $(READY)
 	@$(BIN)/ruff check .

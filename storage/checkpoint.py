@@ -92,6 +92,8 @@ class Checkpointer:
     wait_timeout_seconds: float
     renew: Callable[[int], Unit]
     """Joins a row to the journal once more, unchanged."""
+    settle: Callable[[], None]
+    """Lets go what was in limbo only for want of a flush."""
     last_duration_seconds: float = 0.0
     step: Callable[[str], None] = lambda _: None
     """Told which step comes next: a place for tests to stop the process."""
@@ -129,6 +131,7 @@ class Checkpointer:
             self.step("checkpoint_begin")
             seq, block = self.journal.published_seq, self.journal.last_block + 1
             await self.journal.flush()
+            self.settle()
             others = [c.header for c in self.copies if c.header is not None and c is not target]
             tail = min([block, *(header.journal_block for header in others)])
             tail_seq = min([seq, *(header.seq for header in others)])
@@ -157,28 +160,33 @@ class Checkpointer:
     async def _void_freed_headers(self, tail_seq: int) -> None:
         """Before freeing rows up to ``tail_seq`` leave the journal, their slots' headers are made void (R1).
 
-        A slot still in limbo (a reader holds it) keeps its header; its freeing row is journaled once more instead.
+        A slot in limbo (a reader holds it) or in flight (a put has it and may yet leave it as it is) keeps its header;
+        its freeing row is journaled once more instead.
         """
         slots, table = self.index.slots, self.index.table
-        due = [r for r in slots.freed_unvoided if r not in slots.in_flight and table.row(r).seq <= tail_seq]
-        limbo = set(slots.limbo_row_ids()).intersection(due)
-        for row_id in limbo:
-            unit = self.renew(row_id)
-            assert unit.done is not None
-            await unit.done
+        due = [r for r in slots.freed_unvoided if table.row(r).seq <= tail_seq]
         if not due:
             return
         size = self.index.geometry.block_bytes
         zeros = await self.arena.acquire(size, self.wait_timeout_seconds)
+        renewed: set[int] = set()
         try:
             zeros.view[:size] = bytes(size)
             for begin in range(0, len(due), VOIDS_AT_ONCE):
                 batch = due[begin : begin + VOIDS_AT_ONCE]
-                # A slot taken by a put meanwhile gets a header of its own.
-                now = [r for r in batch if r in slots.freed_unvoided and r not in slots.in_flight and r not in limbo]
-                await self._void(now, zeros)
+                while in_use := self._still_due(batch, tail_seq, renewed) & {*slots.limbo_row_ids(), *slots.in_flight}:
+                    renewed |= in_use
+                    for done in [self.renew(row_id).done for row_id in sorted(in_use)]:
+                        assert done is not None
+                        await done
+                await self._void(sorted(self._still_due(batch, tail_seq, renewed)), zeros)
         finally:
             zeros.release()
+
+    def _still_due(self, row_ids: list[int], tail_seq: int, renewed: set[int]) -> set[int]:
+        """Meanwhile a slot may have got a record of its own, or even have been freed once more."""
+        unvoided, table = self.index.slots.freed_unvoided, self.index.table
+        return {r for r in row_ids if r in unvoided and r not in renewed and table.row(r).seq <= tail_seq}
 
     async def _void(self, row_ids: list[int], zeros: Buffer) -> None:
         slots, table, size = self.index.slots, self.index.table, self.index.geometry.block_bytes

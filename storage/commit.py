@@ -202,7 +202,7 @@ class Commit:
 
     def renewal(self, row_ids: list[int]) -> Unit:
         """A unit, not joined, that journals rows once more as they stand. Publishing changes nothing: seqs decide."""
-        unit = Unit(privileged=True)
+        unit = Unit(privileged=True, makes_room=True)
         for row_id in row_ids:
             raw = bytearray(self._index.table.raw(row_id))
             raw[ACCESS_OFFSET] = 0

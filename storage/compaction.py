@@ -52,7 +52,8 @@ class Compactor:
             await self._join(units[begin : begin + UNITS_AT_ONCE])
         records = [*self._current_records(since), *self._report_records()]
         for begin in range(0, len(records), UNITS_AT_ONCE):
-            await self._join([Unit(records=[r], privileged=True) for r in records[begin : begin + UNITS_AT_ONCE]])
+            part = records[begin : begin + UNITS_AT_ONCE]
+            await self._join([Unit(records=[record], privileged=True, makes_room=True) for record in part])
         await self._journal.flush()
         self._journal.move_tail(cut + 1, since)
         log.info("journal compacted", extra={"fields": {"rows": rows, "tail": cut + 1}})

@@ -168,6 +168,7 @@ class Engine:
             number=recovered.number,
             wait_timeout_seconds=wait,
             renew=self._commit.renew,
+            settle=self._space.settle,
             step=self.step,
         )
         self.scrubber = Scrubber(

@@ -63,6 +63,8 @@ class Unit:
     """The number of the block the unit lies in, once written."""
     privileged: bool = False
     """May use the reserve."""
+    makes_room: bool = False
+    """Says again what the journal says already, so that its tail can move: written ahead of what waits for room."""
 
 
 class Journal:
@@ -107,6 +109,8 @@ class Journal:
         self.content_through = position.last_block
         """Highest block that carries rows or records."""
         self._queue: deque[Unit] = deque()
+        self._ahead: deque[Unit] = deque()
+        """Units that make room. Their rows keep their seqs, so their place in the order of the journal is free."""
         self._queued_rows = 0
         self._writer: asyncio.Task[None] | None = None
         self._flusher: asyncio.Task[None] | None = None
@@ -135,15 +139,17 @@ class Journal:
         assert size <= self._geometry.block_bytes - JOURNAL.size_bytes, "a unit lies in one block"
         loop = asyncio.get_running_loop()
         unit.done = loop.create_future()
-        self._queue.append(unit)
+        (self._ahead if unit.makes_room else self._queue).append(unit)
         self._queued_rows += len(unit.rows)
         if self._writer is None:
             self._writer = loop.create_task(self._write_queue())
+        elif unit.makes_room:
+            self._stir()
         return unit.done
 
     @property
     def idle(self) -> bool:
-        return self._writer is None and not self._queue
+        return self._writer is None and not self._queue and not self._ahead
 
     @property
     def used_blocks(self) -> int:
@@ -157,32 +163,37 @@ class Journal:
 
     async def _write_queue(self) -> None:
         try:
-            while self._queue:
-                blocks = self._pack()
-                if not await self._room(len(blocks), privileged=any(u.privileged for b in blocks for u in b)):
-                    self._fail("the journal is full", [u for block in blocks for u in block])
-                    self._need_room()
-                    continue
-                checksum = self._encode(blocks)
-                try:
-                    await self._write_group(len(blocks))
-                except DeviceFailed as error:
-                    self._counters.journal_failures += 1
-                    self._fail(f"the journal can't be written: {error}", [u for block in blocks for u in block])
-                    self._start_reopening()
-                    continue
-                self._last_checksum = checksum
-                self._accept(blocks)
+            while self._ahead or self._queue:
+                await self._write_blocks(self._pack(self._ahead or self._queue))
         finally:
             self._writer = None
 
-    def _pack(self) -> list[list[Unit]]:
-        """Take units from the queue, in order, into as many blocks as one write carries."""
+    async def _write_blocks(self, blocks: list[list[Unit]], behind: list[Unit] | None = None) -> None:
+        """Write one group and publish it; if that fails, undo it, the group ``behind`` it and all that is queued."""
+        units = [unit for block in blocks for unit in block]
+        if not await self._room(len(blocks), units):
+            if not self.unavailable:  # else it was undone with the group that was to make room
+                self._fail("the journal is full", units + (behind or []))
+            self._need_room()
+            return
+        checksum = self._encode(blocks)
+        try:
+            await self._write_group(len(blocks))
+        except DeviceFailed as error:
+            self._counters.journal_failures += 1
+            self._fail(f"the journal can't be written: {error}", units + (behind or []))
+            self._start_reopening()
+            return
+        self._last_checksum = checksum
+        self._accept(blocks)
+
+    def _pack(self, queue: deque[Unit]) -> list[list[Unit]]:
+        """Take units from a queue, in order, into as many blocks as one write carries."""
         room = self._geometry.block_bytes - JOURNAL.size_bytes
         blocks: list[list[Unit]] = []
         used = room + 1
-        while self._queue:
-            unit = self._queue[0]
+        while queue:
+            unit = queue[0]
             size = len(unit.rows) * ROW_BYTES + sum(len(encode_record(r)) for r in unit.records)
             if used + size > room:
                 if (len(blocks) + 1) * self._geometry.block_bytes > max(GROUP_BYTES, self._geometry.block_bytes):
@@ -191,7 +202,7 @@ class Journal:
                 used = 0
             used += size
             blocks[-1].append(unit)
-            self._queue.popleft()
+            queue.popleft()
             self._queued_rows -= len(unit.rows)
         return blocks
 
@@ -257,7 +268,8 @@ class Journal:
         if not self.unavailable:
             log.error("journal unavailable", extra={"fields": {"reason": why}})
         self.unavailable = why
-        units = group + list(self._queue)
+        units = group + list(self._ahead) + list(self._queue)
+        self._ahead.clear()
         self._queue.clear()
         self._queued_rows = 0
         self._undo(units)
@@ -268,12 +280,21 @@ class Journal:
 
     # -- room -----------------------------------------------------------------------------------------------------
 
-    async def _room(self, blocks: int, *, privileged: bool) -> bool:
-        """Wait until ``blocks`` fit before the tail; False if they do not within the time limit."""
+    async def _room(self, blocks: int, units: list[Unit]) -> bool:
+        """Wait until ``blocks`` fit before the tail; False if they do not within the time limit.
+
+        Units that make room are written meanwhile: who moves the tail waits for them.
+        """
+        privileged = any(unit.privileged for unit in units)
         limit = self._geometry.journal_blocks - (0 if privileged else RESERVE_BLOCKS)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_timeout_seconds
         while self.used_blocks + blocks > limit:
+            if self._ahead and not privileged:
+                await self._write_blocks(self._pack(self._ahead), units)
+                if self.unavailable:
+                    return False
+                continue
             self._need_room()
             if self._tail_moved is None:
                 self._tail_moved = loop.create_future()
@@ -282,14 +303,18 @@ class Journal:
                 break
         return self.used_blocks + blocks <= limit
 
+    def _stir(self) -> None:
+        """Let the writer look again whether there is room, or something that makes room."""
+        if self._tail_moved is not None and not self._tail_moved.done():
+            self._tail_moved.set_result(None)
+        self._tail_moved = None
+
     def move_tail(self, tail: int, complete_since: int) -> None:
         """Blocks before ``tail`` are not needed: from it on, every slot changed after ``complete_since`` is here."""
         assert self.tail <= tail <= self.last_block + 1
         self.tail = tail
         self.complete_since = max(self.complete_since, complete_since)
-        if self._tail_moved is not None and not self._tail_moved.done():
-            self._tail_moved.set_result(None)
-        self._tail_moved = None
+        self._stir()
         if self.unavailable and self._reopener is None:
             self._start_reopening()
 

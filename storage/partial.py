@@ -41,7 +41,13 @@ class PartialRecovery:
         return self.open and bool(self._report.unknown_loss)
 
     def _restore_counts(self, before: dict[str, int]) -> None:
-        """While partial, the report is that of the start that found it: counts that later starts can't see stay."""
+        """While partial, the report is that of the start that found it: counts that later starts can't see stay, and
+        what was repaired then is not counted once more, by whatever source has it now.
+        """
+        found_more = bool(self._recovered.new_skipped) or self._recovered.newly_unknown
+        if before and not found_more:
+            for source in self._report.repaired:
+                self._report.repaired[source] = 0
         for name, value in before.items():
             if name.startswith("repaired."):
                 source = name.removeprefix("repaired.")

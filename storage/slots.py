@@ -49,7 +49,12 @@ class Slots:
             row_ids = table.row_ids_of_slab(slab)
             free = row_ids[table.lines["state"][row_ids] == SlotState.FREE]
             self.busy[slab] = len(row_ids) - len(free)
-            self._free[slot_class].frombytes(free[::-1].astype(np.uint32).tobytes())
+            if self.busy[slab]:
+                self._free[slot_class].frombytes(free[::-1].astype(np.uint32).tobytes())
+            else:
+                # It may have been on its way to another class, with a header that says so: it must be given anew.
+                self._withheld.add(slab)
+                self.unowned.insert(0, slab)
 
     # -- taking and giving back -----------------------------------------------------------------------------------
 
@@ -156,8 +161,10 @@ class Slots:
 
     def spare_slab(self, for_class: int) -> int:
         """A slab no class needs now: one without owner, else an empty one of another class; -1 if there is none."""
-        if self.unowned:
-            return self.unowned.pop()
+        for position in reversed(range(len(self.unowned))):
+            # Not one whose old headers are being made void: that would fall upon the records of its new class.
+            if not self.busy[self.unowned[position]]:
+                return self.unowned.pop(position)
         table = self._table
         busy = np.frombuffer(self.busy, dtype=np.uint32)
         owned = (table.slab_class != NO_CLASS) & (table.slab_class != for_class)
@@ -204,14 +211,11 @@ class Slots:
         self._free[slot_class].frombytes(row_ids[::-1].astype(np.uint32).tobytes())
 
     def return_slab(self, slab: int) -> None:
-        """A slab taken by ``spare_slab`` could not be given: what it was before decides where it goes."""
-        slot_class = int(self._table.slab_class[slab])
-        if slot_class == NO_CLASS:
-            self.unowned.append(slab)
-        else:
-            self._withheld.discard(slab)
-            row_ids = self._table.row_ids_of_slab(slab)
-            self._free[slot_class].frombytes(row_ids[::-1].astype(np.uint32).tobytes())
+        """A slab taken by ``spare_slab`` could not be given. Its header may name the class it did not get to, so it
+        can't go back to the one it came from: it stays spare."""
+        if self._table.slab_class[slab] != NO_CLASS:
+            self._withheld.add(slab)
+        self.unowned.append(slab)
 
     # -- counts ---------------------------------------------------------------------------------------------------
 

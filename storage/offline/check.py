@@ -111,11 +111,11 @@ class _Check:
         valid = [copy for copy in copies if copy.valid]
         for copy in valid:
             self._pages(copy, valid)
-        if valid:
-            self._progress(0.4, "journal")
-            chain = read_chain(self._cache, valid)
-            check_chain(self._cache, chain, self._seed, self._findings)
-            self._findings.note(Note.TORN_TAIL, int(chain.found.torn))
+        self._progress(0.4, "journal")
+        chain = read_chain(self._cache, valid)
+        check_chain(self._cache, chain, self._seed, self._findings)
+        self._findings.note(Note.TORN_TAIL, int(chain.found.torn))
+        self._findings.note(Note.DROPPED_BLOCK, len(chain.found.dropped))
         recovered = self._recover()
         if recovered is not None:
             check_state(recovered.index, self._findings)
@@ -291,6 +291,7 @@ def _recovery_facts(recovered: Recovered) -> dict[str, Any]:
     report = recovered.report
     return {
         "recovered": report.recovered,
+        "rebuilt": report.rebuilt,
         "repaired": {source: count for source, count in report.repaired.items() if count},
         "skipped": {reason: count for reason, count in report.by_reason().items() if count},
         "expired": report.expired,

@@ -31,7 +31,7 @@ def copies(path: str) -> dict[str, Any]:
             "device": path,
             "held": cache.held,
             "copies": [_copy(copy, valid) for copy in found],
-            "journal": _journal(read_chain(cache, valid)) if valid else {"verdict": "unknown: no copy is valid"},
+            "journal": _journal(read_chain(cache, valid)),
         }
         if valid:
             comparison = _compare(cache, valid)

@@ -54,6 +54,8 @@ class Note(enum.StrEnum):
     """What is worth knowing and is no damage: the traces of a crash or of a power loss."""
 
     TORN_TAIL = "torn_tail"
+    DROPPED_BLOCK = "dropped_block"
+    """A block of the newest start behind a hole in the unflushed end: its rows don't count."""
     UNFINISHED_CHECKPOINT = "unfinished_checkpoint"
     LOST_UNFLUSHED = "lost_unflushed"
     EXPIRED = "expired"

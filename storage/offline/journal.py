@@ -39,19 +39,26 @@ class Chain:
 
 
 def read_chain(cache: OpenCache, valid: list[FoundCopy]) -> Chain:
-    """The chain as a recovery finds it from the newest of the valid copies, and what older copies need of it."""
-    geometry = cache.geometry
-    ring = read_ring(cache.reader, geometry, cache.uuid, RecoveryProgress())
+    """The chain as a recovery finds it: from the newest of the valid copies, and what older copies need of it.
+
+    Without a copy it begins at the tail that the newest block names.
+    """
+    ring = read_ring(cache.reader, cache.geometry, cache.uuid, RecoveryProgress())
     headers = [copy.header for copy in valid if copy.header is not None]
+    if not headers:
+        newest_block = max(ring.valid.values(), key=lambda block: (block.start_count, block.number), default=None)
+        first = newest_block.tail if newest_block is not None else 1
+        found = find_chain(ring, cache.geometry, first=first, known_flushed=first - 1)
+        return Chain(found, list(found.chain))
     newest = max(headers, key=_number)
     first = newest.journal_block
-    found = find_chain(ring, geometry, first=first, known_flushed=first - 1)
+    found = find_chain(ring, cache.geometry, first=first, known_flushed=first - 1)
     chain = Chain(found, list(found.chain))
     # Blocks before the tail were given up on purpose, whatever an older copy would have liked.
     oldest = min(header.journal_block for header in headers)
     oldest = max(oldest, found.tail if found.chain else newest.tail)
     if oldest < first:
-        history = find_chain(ring, geometry, first=oldest, known_flushed=first - 1)
+        history = find_chain(ring, cache.geometry, first=oldest, known_flushed=first - 1)
         chain.history_missing = [number for number in history.missing if number < first]
         chain.headers = [header for header in history.chain if header.number < first] + chain.headers
     return chain

@@ -72,6 +72,8 @@ class PageLoader:
         self._copies = copies
         geometry = index.geometry
         self._lines_per_page = geometry.block_bytes // LINE_BYTES
+        self._page_seqs: npt.NDArray[np.uint64] = np.zeros(geometry.pages, dtype=np.uint64)
+        """The seq of each page taken: none of its rows is later."""
 
     def load(self, progress: RecoveryProgress) -> LoadedPages:
         """Fill the table from the copies. Raises DeviceGone."""
@@ -123,11 +125,12 @@ class PageLoader:
         if not self._fits_place(header, page):
             return SkipReason.WRONG_PLACE
         if header.generation > self._index.table.slab_generation[header.slab]:
-            return SkipReason.OUT_OF_RANGE
+            return SkipReason.WRONG_PLACE  # of a generation nobody else knows of
         if self._is_current(header):
             size = self._index.geometry.block_bytes
             self._index.table.view[page * size : (page + 1) * size] = block
             have[page] = True
+            self._page_seqs[page] = header.seq
         return None
 
     def _fits_place(self, header: PageHeader, page: int) -> bool:
@@ -179,6 +182,7 @@ class PageLoader:
             if not len(row_ids):
                 continue
             wrong = wrong_rows(self._index, table.lines[row_ids], row_ids)
+            wrong |= table.lines["seq"][row_ids] > self._page_seqs[row_ids // self._lines_per_page]
             for row_id in row_ids[wrong].tolist():
                 page = row_id // self._lines_per_page
                 bad.append(BadLine(row_id, self._copies[0].copy, page, SkipReason.INVALID_ROW, table.raw(row_id)))

@@ -34,7 +34,7 @@ from storage.format.record import (
     payload_checksum,
     read_header,
 )
-from storage.format.row import SlotState, encode_row, fresh_rows
+from storage.format.row import FreeReason, QuarantineReason, Rows, SlotState, encode_row, fresh_rows
 from storage.format.slab_header import decode_slab_header
 from storage.format.superblock import Superblock
 from storage.index import Index
@@ -44,9 +44,12 @@ from storage.recovery.pages import BadLine
 from storage.recovery.reading import SPAN_BYTES, BlockReader
 from storage.recovery.replay import CatalogueState, apply_rows, row_ids_of
 from storage.recovery.report import RecoveryProgress, RecoveryReport, RepairSource, SkipReason
+from storage.recovery.unflushed import REMOVES_KEY
 
 log = logging.getLogger("rawblockd.storage")
 
+OF_KEY = [FreeReason.REPLACED, *REMOVES_KEY]
+"""Reasons of free rows that speak of the key, not of the slot alone."""
 FIRST_SEQ = 1
 """Seq of rows whose own seq died with the copies: at or below every seq the journal still holds."""
 
@@ -76,8 +79,19 @@ def rebuild_rows(
     waiting = content.rows[~flushed]
     waiting_ids, _ = row_ids_of(index, waiting)
     slots = set(spoken_of.tolist()) | set(waiting_ids[waiting["state"] == SlotState.LIVE].tolist())
-    digests = {digest.tobytes() for digest in content.rows["digest"][flushed]}
+    digests = _keys_spoken_of(content.rows[flushed], found.complete_since)
     return bad + rebuilder.settle(slots, digests, max(found.complete_since, FIRST_SEQ), report), lost
+
+
+def _keys_spoken_of(rows: Rows, complete_since: int) -> set[bytes]:
+    """Digests of keys that were put or removed after ``complete_since``.
+
+    Older rows are in the journal only because they were renewed for their slot's sake; and that a slot was set aside,
+    released or retired says nothing of the key it once held, which may have been put elsewhere long before.
+    """
+    of_key = (rows["state"] == SlotState.LIVE) | ((rows["state"] == SlotState.FREE) & np.isin(rows["reason"], OF_KEY))
+    of_key |= (rows["state"] == SlotState.QUARANTINED) & (rows["reason"] != QuarantineReason.SKIPPED)
+    return {digest.tobytes() for digest in rows["digest"][of_key & (rows["seq"] > complete_since)]}
 
 
 class Rebuilder:

@@ -243,13 +243,24 @@ class _Recovery:
         flushed = content.row_blocks <= found.flushed_through
         spoken_of, bad = apply_rows(self._index, content.rows[flushed])
         self._count_repaired_pages(loaded.repaired_pages)
-        settled = set(spoken_of.tolist())
-        lost = [line for line in loaded.bad_lines if line.row_id not in settled]
-        self._report.repaired[RepairSource.JOURNAL] += len(loaded.bad_lines) - len(lost)
+        settled, wrong = set(spoken_of.tolist()), {line.row_id for line in bad if line.row_id}
+        lost = [line for line in loaded.bad_lines if line.row_id not in settled | wrong]
+        repaired = [line for line in loaded.bad_lines if line.row_id in settled and self._is_live(line.row_id)]
+        self._report.repaired[RepairSource.JOURNAL] += len(repaired)
         lost += Settler(self._reader, self._index, self._superblock, _header(usable[0]).seq).settle(
-            loaded.lost_pages, self._report
+            loaded.lost_pages, wrong, self._report
         )
-        self._bad += lost + bad
+        self._bad += lost + [line for line in bad if line.row_id or not self._is_known(line)]
+
+    def _is_known(self, line: BadLine) -> bool:
+        """Whether an earlier start reported this row of the journal, which it can't quarantine: it has no slot."""
+        since = self._catalogue.acknowledged.seq if self._catalogue.acknowledged is not None else 0
+        return SkippedEntry(line.reason, -1, 0, 0, 0, line.raw).claimed().seq <= since or any(
+            record.raw == line.raw for record in self._catalogue.open_skipped()
+        )
+
+    def _is_live(self, row_id: int) -> bool:
+        return self._index.table.state(row_id) == SlotState.LIVE
 
     def _count_repaired_pages(self, pages: list[int]) -> None:
         """Entries whose page came from an older copy count as repaired by it."""
@@ -260,15 +271,20 @@ class _Recovery:
             self._report.repaired[RepairSource.OLDER_COPY] += int((states == SlotState.LIVE).sum())
 
     def _settle_duplicates(self) -> None:
-        for row_id in duplicate_keys(self._index):
+        settler = Settler(self._reader, self._index, self._superblock, 0)
+        for row_id in duplicate_keys(self._index, settler.proves):
             table = self._index.table
             page = table.page_of(row_id)
             self._bad.append(BadLine(row_id, -1, page, SkipReason.DUPLICATE_KEY, table.raw(row_id)))
             table.lines[row_id] = np.zeros((), dtype=table.lines.dtype)
 
-    def _withhold_bad_slots(self) -> None:
-        """Until the engine journals their quarantine, slots of skipped lines are quarantined in memory only."""
+    def _withhold_bad_slots(self) -> set[int]:
+        """Until the engine journals their quarantine, slots of skipped lines are quarantined in memory only.
+
+        Returns their row ids.
+        """
         table = self._index.table
+        withheld = set()
         for line in self._bad:
             if line.row_id and not table.lines["seq"][line.row_id]:
                 slab, slot = table.place_of(line.row_id)
@@ -282,10 +298,19 @@ class _Recovery:
                     reason=1,
                 )
                 table.set_row(line.row_id, raw, int(table.slab_seq[slab]))
+                withheld.add(line.row_id)
+        return withheld
+
+    def _settle_by_proof(self, withheld: set[int]) -> None:
+        """A slot that a row behind the last flush, once proven, speaks of is settled by it, whatever its page said."""
+        table = self._index.table
+        settled = {row_id for row_id in withheld if table.state(row_id) != SlotState.QUARANTINED}
+        self._report.repaired[RepairSource.JOURNAL] += sum(self._is_live(row_id) for row_id in settled)
+        self._bad = [line for line in self._bad if line.row_id not in settled]
 
     def _prove(self, content: JournalContent, found: FoundJournal) -> Unflushed:
         self._progress.step, self._progress.ratio = "unflushed", 0.9
-        self._withhold_bad_slots()
+        withheld = self._withhold_bad_slots()
         self._index.derive()
         rows = content.rows[content.row_blocks > found.flushed_through]
         if not len(rows):
@@ -296,6 +321,7 @@ class _Recovery:
         finally:
             prover.close()
         self._index.derive()  # rows changed beneath the free slots: from the table, once more
+        self._settle_by_proof(withheld)
         for row_id, raw in unflushed.wrong:
             page = self._index.table.page_of(row_id)
             self._bad.append(BadLine(row_id, -1, page, SkipReason.INVALID_ROW, raw))

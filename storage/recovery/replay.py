@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -157,8 +159,11 @@ def _bad(index: Index, row: np.void, row_id: int = 0) -> BadLine:
     return BadLine(row_id, -1, page, reason, row.tobytes())
 
 
-def duplicate_keys(index: Index) -> list[int]:
-    """Row ids of live rows whose key has a newer live row; there are none unless something was lost."""
+def duplicate_keys(index: Index, proven: Callable[[int], bool]) -> list[int]:
+    """Row ids of live rows whose key is held by another one too; there are none unless something was lost.
+
+    The newest row that its record header proves keeps the key. ``proven`` is asked of duplicates alone.
+    """
     table = index.table
     row_ids = table.row_ids()
     live = row_ids[table.lines["state"][row_ids] == SlotState.LIVE]
@@ -176,8 +181,9 @@ def duplicate_keys(index: Index) -> list[int]:
             rows = suspects.setdefault(digests[index_].tobytes(), [])
             if row_id not in rows:
                 rows.append(row_id)
-    older: list[int] = []
+    others: list[int] = []
     for group in suspects.values():
-        group.sort(key=lambda row_id: int(table.lines["seq"][row_id]))
-        older += group[:-1]
-    return older
+        if len(group) > 1:
+            group.sort(key=lambda row_id: (proven(row_id), int(table.lines["seq"][row_id])))
+        others += group[:-1]
+    return others

@@ -38,14 +38,19 @@ class Settler:
         self._base_seq = base_seq
         self._live_digests: dict[bytes, int] = {}
 
-    def settle(self, pages: list[BadPage], report: RecoveryReport) -> list[BadLine]:
-        """Settle all lines of the pages that the journal did not; returns those that must be skipped."""
+    def settle(self, pages: list[BadPage], wrong: set[int], report: RecoveryReport) -> list[BadLine]:
+        """Settle all lines of the pages that the journal did not; returns those that must be skipped.
+
+        ``wrong`` are slots whose newest row, in the journal, was written wrong: nothing older of them is true.
+        """
         skipped: list[BadLine] = []
         candidates: list[tuple[int, BadPage, RecordHeader]] = []
         for bad in pages:
             for row_id in self._row_ids_of_page(bad.page):
+                if row_id in wrong:
+                    continue
                 if self._index.table.lines["seq"][row_id]:
-                    report.repaired[RepairSource.JOURNAL] += 1
+                    report.repaired[RepairSource.JOURNAL] += self._index.table.state(row_id) == SlotState.LIVE
                     continue
                 line, header, blank = self._line(bad, row_id), *self._header(row_id)
                 if line is not None and self._agree(line, header, blank):
@@ -104,6 +109,11 @@ class Settler:
         slab, slot = self._index.table.place_of(row_id)
         current = row.slot_class == self._index.table.slab_class[slab] and row.seq >= self._index.table.slab_seq[slab]
         return row if (row.slab, row.slot) == (slab, slot) and current else None
+
+    def proves(self, row_id: int) -> bool:
+        """Whether the record header in the slot is that of the live row in the table."""
+        row, header = self._index.table.row(row_id), self.header(row_id)
+        return header is not None and (header.write_id, header.digest) == (row.write_id, row.digest)
 
     def header(self, row_id: int) -> RecordHeader | None:
         """The record header in a slot, if it verifies and belongs there."""

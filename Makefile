@@ -36,6 +36,7 @@ format: $(READY)
 
 docs: $(READY)
 	@$(BIN)/python -m rawblockd.documents
+	@$(BIN)/python -m tests.docs.format_tables
 
 # Everything, the build backend too, comes from the lock, so that two machines test the same versions.
 $(READY): pyproject.toml requirements.lock

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from storage.errors import NamespaceInvalid, NamespacesFull
+from storage.format.names import is_namespace_name
 from storage.format.row import Rows
-from storage.limits import NAMESPACE_MAX_CHARS, NAMESPACES_MAX
-
-_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAMESPACE_MAX_CHARS}}}")
+from storage.limits import NAMESPACES_MAX
 
 
 @dataclass(slots=True)
@@ -29,7 +27,7 @@ class Namespace:
 
 def check_name(name: str) -> None:
     """Raises NamespaceInvalid."""
-    if not _NAME.fullmatch(name):
+    if not is_namespace_name(name):
         raise NamespaceInvalid(f"{name[:40]!r}")
 
 

@@ -166,10 +166,11 @@ class Scrubber:
     async def _scrub_free(self, row_id: int) -> None:
         """Make void what a put that never ended left in a free slot."""
         slots, table = self._index.slots, self._index.table
-        if not slots.is_idle(row_id) or row_id in slots.freed_unvoided:
-            return
         size = self._index.geometry.block_bytes
         await self._pay(size)
+        # Asked only now: while this waited for its rate, a put may have taken the slot and written to it.
+        if table.state(row_id) != SlotState.FREE or not slots.is_idle(row_id) or row_id in slots.freed_unvoided:
+            return
         slots.begin_voiding([row_id])
         try:
             buffer = await self._arena.acquire(size, 5.0)

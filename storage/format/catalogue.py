@@ -13,8 +13,8 @@ from typing import Any, ClassVar, get_type_hints
 import msgpack
 
 from storage.format.layout import Defect, Undecodable, unique_names
+from storage.format.names import is_namespace_name
 from storage.format.row import ROW_BYTES
-from storage.limits import NAMESPACE_MAX_CHARS
 
 _LENGTH = struct.Struct("<H")
 
@@ -160,7 +160,6 @@ _FIELDS: dict[int, tuple[tuple[str, Any], ...]] = {
     kind: tuple((f.name, get_type_hints(cls)[f.name]) for f in fields(cls)) for kind, cls in _KINDS.items()
 }
 _BASIC = {int, str, bytes, bool}
-_NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 def encode_record(record: CatalogueRecord) -> bytes:
@@ -208,8 +207,7 @@ def _decode_record(packed: bytes) -> CatalogueRecord:
 def _in_range(record: CatalogueRecord) -> bool:
     """What the types of the fields can't say (B4)."""
     if isinstance(record, NamespaceRecord):
-        named = 1 <= len(record.name) <= NAMESPACE_MAX_CHARS and _NAME_CHARS.issuperset(record.name)
-        return named and record.namespace_id > 0
+        return is_namespace_name(record.name) and record.namespace_id > 0
     return not isinstance(record, SkippedRecord) or len(record.raw) == ROW_BYTES
 
 

@@ -15,7 +15,14 @@ import msgpack
 
 from storage.format.checksums import Buffer, crc32c, keyed_sum
 from storage.format.layout import Defect, Field, Layout, Undecodable, round_up, unique_names
-from storage.limits import CHUNK_BYTES, HEADER_MAX_BYTES, KEY_MAX_BYTES, METADATA_MAX_ITEMS
+from storage.format.names import is_namespace_name
+from storage.limits import (
+    CHUNK_BYTES,
+    HEADER_MAX_BYTES,
+    KEY_MAX_BYTES,
+    METADATA_MAX_BYTES,
+    METADATA_MAX_ITEMS,
+)
 
 MAGIC = b"RAWBLKRC"
 VERSION = 1
@@ -214,11 +221,15 @@ def decode_map(packed: Buffer) -> RecordMap:
     content_type, metadata = fields.get("c", ""), fields.get("m", ())
     if type(key) is not bytes or not 1 <= len(key) <= KEY_MAX_BYTES:
         raise Undecodable(Defect.INVALID, "record map: key")
-    if type(namespace) is not str or type(stored_ms) is not int or stored_ms < 0 or type(content_type) is not str:
-        raise Undecodable(Defect.INVALID, "record map: namespace, time or content type")
+    if type(namespace) is not str or not is_namespace_name(namespace):
+        raise Undecodable(Defect.INVALID, "record map: namespace")
+    if type(stored_ms) is not int or stored_ms < 0 or type(content_type) is not str:
+        raise Undecodable(Defect.INVALID, "record map: time or content type")
     if type(metadata) is not tuple or len(metadata) > METADATA_MAX_ITEMS:
         raise Undecodable(Defect.INVALID, "record map: metadata")
     for item in metadata:
         if type(item) is not tuple or len(item) != 2 or type(item[0]) is not str or type(item[1]) is not str:
             raise Undecodable(Defect.INVALID, "record map: metadata item")
+    if len(content_type.encode()) + sum(len(n.encode()) + len(v.encode()) for n, v in metadata) > METADATA_MAX_BYTES:
+        raise Undecodable(Defect.INVALID, "record map: more metadata than a record may have")
     return RecordMap(key, namespace, stored_ms, content_type, metadata)

@@ -37,7 +37,7 @@ class BlockReader:
         try:
             self._device.read_now(offset_bytes, view)
         except ReadFailed as error:
-            _check_alive(error)
+            check_alive(error)
         else:
             return view, []
         unreadable = []
@@ -56,7 +56,7 @@ class BlockReader:
             try:
                 self._device.read_now(offset_bytes, block)
             except ReadFailed as error:
-                _check_alive(error)
+                check_alive(error)
             else:
                 return True
         log.warning("block unreadable", extra={"fields": {"offset_bytes": offset_bytes}})
@@ -85,6 +85,7 @@ class BlockReader:
             self._memory.close()
 
 
-def _check_alive(error: ReadFailed) -> None:
+def check_alive(error: ReadFailed) -> None:
+    """Raises DeviceGone for errors that are the device's, not a block's."""
     if error.errno in GONE:
         raise DeviceGone(str(error), errno=error.errno, offset_bytes=error.offset_bytes) from error

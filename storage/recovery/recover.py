@@ -215,6 +215,10 @@ class _Recovery:
         return whole and header.seq >= found.complete_since
 
     def _read_content(self, found: FoundJournal) -> JournalContent:
+        """The chain's rows and records. Puts in blocks that lie behind a hole in the unflushed tail are lost (R3)."""
+        if found.dropped:
+            dropped = read_content(self._reader, self._geometry, found.dropped, self._progress)
+            self._report.lost_unflushed += int((dropped.rows["state"] == SlotState.LIVE).sum())
         return read_content(self._reader, self._geometry, found.chain, self._progress)
 
     def _flushed_by_pages(self, newest: FoundCopy, content: JournalContent, found: FoundJournal) -> None:
@@ -325,7 +329,7 @@ class _Recovery:
         for row_id, raw in unflushed.wrong:
             page = self._index.table.page_of(row_id)
             self._bad.append(BadLine(row_id, -1, page, SkipReason.INVALID_ROW, raw))
-        self._report.lost_unflushed = unflushed.lost
+        self._report.lost_unflushed += unflushed.lost
         return unflushed
 
     # -- step 10 --------------------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ class CatalogueState:
                 if self.acknowledged is None or self.acknowledged.seq < record.seq:
                     self.partial = record
             elif isinstance(record, SkippedRecord):
+                if record.reason not in SkipReason.__members__.values():
+                    raise Undecodable(Defect.INVALID, f"catalogue record: skip reason {record.reason!r}")
                 self.skipped.append(record)
             elif isinstance(record, SupersededRecord):
                 self.superseded.append(record)

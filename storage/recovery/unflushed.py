@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from storage.device.interface import BlockDevice
-from storage.errors import ReadFailed
+from storage.errors import DeviceGone, ReadFailed
 from storage.format.layout import Undecodable, round_up
 from storage.format.row import ROW_STRUCT, FreeReason, Row, Rows, SlotState, encode_row
 from storage.identity import Identity
 from storage.index import Index
 from storage.limits import CHUNK_BYTES, TRANSFER_MAX_BYTES
 from storage.recovery.pages import wrong_rows
+from storage.recovery.reading import UNREADABLE_MIN, check_alive
 from storage.recovery.replay import row_ids_of
 from storage.verify import verified_header, verify_chunks
 
@@ -44,6 +45,8 @@ class Prover:
         self._identity = identity
         self._memory = mmap.mmap(-1, 2 * TRANSFER_MAX_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._view = memoryview(self._memory)
+        self._proofs = 0
+        self._unreadable = 0
 
     def apply(self, rows: Rows) -> Unflushed:
         """Apply rows behind the last flush to the derived index, in order."""
@@ -125,6 +128,7 @@ class Prover:
         offset = self._index.table.slot_offset(row_id)
         head_bytes = round_up(row.header_bytes, block_bytes)
         generation = int(self._index.table.slab_generation[row.slab])
+        self._proofs += 1
         try:
             self._device.read_now(offset, self._view[:head_bytes])
             header = verified_header(self._view[:head_bytes], row, generation, self._identity)
@@ -136,9 +140,19 @@ class Prover:
                 view = self._view[: round_up(end - aligned, block_bytes)]
                 self._device.read_now(offset + aligned, view)
                 verify_chunks(header, chunk, view[begin - aligned : end - aligned])
-        except (Undecodable, ReadFailed):
+        except Undecodable:
             return False
+        except ReadFailed as error:
+            # The payload may have arrived, it can't be read. The row stands, and its reader meets the damage (R7).
+            self._note_unreadable(error)
         return True
+
+    def _note_unreadable(self, error: ReadFailed) -> None:
+        """Raises DeviceGone where it is the device that fails."""
+        check_alive(error)
+        self._unreadable += 1
+        if self._unreadable >= UNREADABLE_MIN and self._unreadable * 2 > self._proofs:
+            raise DeviceGone(f"{self._unreadable} of {self._proofs} records can't be read") from error
 
     def close(self) -> None:
         # While an error is on its way, its traceback may hold a view; the memory then goes with it.

@@ -55,7 +55,7 @@ class ClosedDevice:
         return bytes(self._view[offset_bytes - begin : offset_bytes - begin + size_bytes])
 
     def edit(self, what: str, offset_bytes: int, content: bytes) -> None:
-        """Put bytes anywhere, durably. What is there already is no edit. Raises ReadFailed, WriteFailed, FlushFailed."""
+        """Put bytes anywhere, durably. What is there already is no edit. Raises DeviceFailed."""
         before = self.read(offset_bytes, len(content))
         if before == content:
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -17,6 +18,11 @@ from storage.device.interface import BlockDevice
 from storage.device.operations import IoFuture
 from storage.errors import DeviceFailed, FlushFailed, ReadFailed, WriteFailed
 from storage.torture.closed_device import SECTOR_BYTES
+
+log = logging.getLogger("rawblockd.storage")
+
+INJECTED = "fault injected"
+"""The event in the log, once for each fault."""
 
 _ERRORS = {OpKind.READ: ReadFailed, OpKind.WRITE: WriteFailed, OpKind.FLUSH: FlushFailed}
 SLOW_SECONDS = 0.2
@@ -94,6 +100,7 @@ class FaultyDevice:
             return self._plainly(kind, offset_bytes, buffer)
         assert self._loop is not None
         self.injected[fault] += 1
+        log.warning(INJECTED, extra={"fields": {"fault": fault, "op": kind.value, "offset_bytes": offset_bytes}})
         outcome = IoFuture(loop=self._loop)
         task = self._loop.create_task(self._carry(fault, kind, offset_bytes, buffer, outcome))
         self._under_way.add(task)

@@ -48,8 +48,8 @@ class Survey:
 
     @property
     def flushed_through(self) -> int:
-        """The highest block that any block of the chain, or the newest copy, says is flushed."""
-        return max([self.newest.journal_block - 1, self.journal.flushed_through])
+        """The highest journal block that is known to be flushed."""
+        return max(self.newest.journal_block - 1, self.recovered.position.flushed_through)
 
     def rows(self, state: SlotState) -> list[tuple[int, Row]]:
         """Row id and row of every slot in that state."""

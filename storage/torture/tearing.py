@@ -44,7 +44,9 @@ def tear_next_journal_blocks(closed: ClosedDevice, found: Survey, rng: random.Ra
 
 def tear_free_slots(closed: ClosedDevice, found: Survey, rng: random.Random) -> None:
     """Records on their way into free slots: any sectors of a record that is live elsewhere, its header included."""
-    live, free = found.rows(SlotState.LIVE), found.rows(SlotState.FREE)
+    live, limbo = found.rows(SlotState.LIVE), _places_unflushed(closed, found)
+    # A slot that a row behind the last flush speaks of is not given out before the next one.
+    free = [(row_id, row) for row_id, row in found.rows(SlotState.FREE) if (row.slab, row.slot) not in limbo]
     if not live or not free:
         return
     for row_id, row in rng.sample(free, min(len(free), 3)):
@@ -78,12 +80,14 @@ def tear_target_copy(closed: ClosedDevice, found: Survey, rng: random.Random) ->
 def lose_unflushed(closed: ClosedDevice, found: Survey, rng: random.Random) -> None:
     """A power loss: of the journal blocks that were never flushed the last ones are gone, the first of them in part.
 
-    A block whose freeing rows were flushed without any block that says so is kept: its slots may be in use again.
+    A block is kept if it may have been flushed without any block that says so: those a start writes, and those whose
+    freed slots are in use again.
     """
     geometry = found.geometry
+    newest_start = [header.number for header in found.valid.values() if header.start_count == found.journal.start_count]
     losable = []
     for header in reversed(found.journal.chain):
-        if header.number <= found.flushed_through:
+        if header.number <= found.flushed_through or header.flushed_through < min(newest_start):
             break
         freed = [row for row in rows_of_block(closed, found, header) if row.state == SlotState.FREE and row.write_id]
         if any(write_id_in_slot(closed, found, row) != row.write_id for row in freed):
@@ -96,3 +100,9 @@ def lose_unflushed(closed: ClosedDevice, found: Survey, rng: random.Random) -> N
         keep = rng.randrange(geometry.block_bytes // SECTOR_BYTES) * SECTOR_BYTES if number == first else 0
         offset = geometry.journal_block_offset(number)
         closed.edit(f"journal block {number}, lost", offset + keep, bytes(geometry.block_bytes - keep))
+
+
+def _places_unflushed(closed: ClosedDevice, found: Survey) -> set[tuple[int, int]]:
+    """Slab and slot of every row behind the last flush."""
+    unflushed = [header for header in found.journal.chain if header.number > found.flushed_through]
+    return {(row.slab, row.slot) for header in unflushed for row in rows_of_block(closed, found, header)}

@@ -30,10 +30,11 @@ from tests.storage.format.bits import OTHER_UUID, SECRET, UUID, single_bit_flips
 PREFIX = RECORD.offsets["version"]
 MAP = RecordMap(b"key", "name", 1_700_000_000_000, "text/plain", (("colour", "red"),))
 TEXT = st.text(max_size=30)
+NAMESPACES = st.text("abcxyzABCXYZ0189._-", min_size=1, max_size=128)
 MAPS = st.builds(
     RecordMap,
     st.binary(min_size=1, max_size=100),
-    TEXT,
+    NAMESPACES,
     st.integers(0, 2**63),
     TEXT,
     st.lists(st.tuples(TEXT, TEXT), max_size=5).map(tuple),

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import os
+import time
 
 import structlog
 
 from rawblockd.settings import Settings
 from storage.device.interface import BlockDevice
 from storage.device.opening import open_device
-from storage.errors import CachePresent, GeometryInvalid, SettingsInvalid
+from storage.errors import CachePresent, DeviceInUse, GeometryInvalid, SettingsInvalid
 from storage.formatting import format_device
 
 log = structlog.stdlib.get_logger("rawblockd")
 
 
+LINGER_SECONDS = 2.0
+"""A process that was killed holds the device until the kernel has ended its I/O: a start right behind it waits."""
+POLL_SECONDS = 0.05
+
+
 def prepare_device(settings: Settings) -> BlockDevice:
-    """The open device. Blocks: opening takes locks and reads, making a file writes its metadata."""
+    """The open device. Blocks: opening takes locks and reads, making a file writes its metadata.
+
+    Raises DeviceInUse when it is still held after ``LINGER_SECONDS``.
+    """
+    deadline = time.monotonic() + LINGER_SECONDS
+    while True:
+        try:
+            return _prepare(settings)
+        except DeviceInUse:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(POLL_SECONDS)
+
+
+def _prepare(settings: Settings) -> BlockDevice:
     path = settings.device
     if path is None:
         raise SettingsInvalid("device is not set: which device holds the cache?", settings=["device"])

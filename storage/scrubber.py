@@ -143,8 +143,9 @@ class Scrubber:
 
     async def _scrub_slab(self, slab: int) -> None:
         table = self._index.table
+        generation = int(table.slab_generation[slab])
         for row_id in table.row_ids_of_slab(slab).tolist():
-            if self._stopped.is_set() or table.slab_class[slab] == NO_CLASS:
+            if self._stopped.is_set() or table.slab_generation[slab] != generation:
                 return
             state = table.state(row_id)
             if state == SlotState.LIVE:
@@ -166,10 +167,15 @@ class Scrubber:
     async def _scrub_free(self, row_id: int) -> None:
         """Make void what a put that never ended left in a free slot."""
         slots, table = self._index.slots, self._index.table
+        slab, _ = table.place_of(row_id)
+        generation = int(table.slab_generation[slab])
         size = self._index.geometry.block_bytes
         await self._pay(size)
-        # Asked only now: while this waited for its rate, a put may have taken the slot and written to it.
-        if table.state(row_id) != SlotState.FREE or not slots.is_idle(row_id) or row_id in slots.freed_unvoided:
+        # Asked only now: while this waited for its rate, a put may have taken the slot and written to it, or the slab
+        # may have been given to another class, whose slots lie elsewhere.
+        if table.slab_generation[slab] != generation or table.state(row_id) != SlotState.FREE:
+            return
+        if not slots.is_idle(row_id) or row_id in slots.freed_unvoided:
             return
         slots.begin_voiding([row_id])
         try:

@@ -28,7 +28,7 @@ from storage.errors import FormatUnsupported, RecoveryRefused
 from storage.format.checkpoint_copy import DIRECTORY_MAGIC, STREAM, decode_stream
 from storage.format.geometry import NO_CLASS
 from storage.format.layout import Defect, Undecodable
-from storage.format.row import seed_of
+from storage.format.row import SlotState, seed_of
 from storage.format.slab_header import SlabHeader, decode_slab_header
 from storage.format.superblock import decode_superblock
 from storage.identity import Identity
@@ -232,9 +232,14 @@ class _Check:
         return recovered
 
     def _slabs(self, recovered: Recovered) -> None:
-        """What a slab says of itself must be what the catalogue says of it: a rebuild without copies goes by it."""
+        """What a slab says of itself must be what the catalogue says of it: a rebuild without copies goes by it.
+
+        Not of an empty slab: a crash may have cut off its way to another class, between its header and the journal.
+        """
         table = recovered.index.table
         for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
+            if (table.lines["state"][table.row_ids_of_slab(slab)] == SlotState.FREE).all():
+                continue
             block = self._cache.reader.block(self._geometry.slab_offset(slab))
             expected = SlabHeader(slab, int(table.slab_class[slab]), int(table.slab_generation[slab]))
             why = UNREADABLE if block is None else self._slab_defect(block, expected)

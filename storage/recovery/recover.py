@@ -329,7 +329,7 @@ class _Recovery:
         for row_id, raw in unflushed.wrong:
             page = self._index.table.page_of(row_id)
             self._bad.append(BadLine(row_id, -1, page, SkipReason.INVALID_ROW, raw))
-        self._report.lost_unflushed += unflushed.lost
+        self._report.lost_unflushed += len(unflushed.unproven)
         return unflushed
 
     # -- step 10 --------------------------------------------------------------------------------------------------

@@ -31,7 +31,8 @@ REMOVES_KEY = frozenset({FreeReason.CLIENT, FreeReason.EVICTED, FreeReason.EXPIR
 
 @dataclass(slots=True)
 class Unflushed:
-    lost: int = 0
+    unproven: set[int] = field(default_factory=set)
+    """Row ids of the last puts to their slots that did not arrive: each is an entry lost."""
     corrections: set[int] = field(default_factory=set)
     """Row ids whose state is not what the journal says: they are journaled anew before the next flush."""
     wrong: list[tuple[int, bytes]] = field(default_factory=list)
@@ -56,6 +57,7 @@ class Prover:
         wrong[exists] = wrong_rows(self._index, rows[exists], row_ids[exists])
         current = rows["seq"] > self._index.table.lines["seq"][row_ids]
         raws = [rows[i].tobytes() for i in range(len(rows))]
+        last = {row_id: position for position, row_id in enumerate(row_ids.tolist())}
         previous: tuple[int, bytes] | None = None
         for position, raw in enumerate(raws):
             row, row_id = Row._make(ROW_STRUCT.unpack(raw)), int(row_ids[position])
@@ -72,13 +74,17 @@ class Prover:
             replaced, previous = previous, None
             if row.state == SlotState.LIVE:
                 self._put(row_id, raw, row, replaced, result)
+                if row_id in result.unproven and last[row_id] > position:
+                    # Freed again later: its slot may have been used by another put since, after a flush that no
+                    # block tells of any more. Nobody misses it.
+                    result.unproven.discard(row_id)
             else:
                 self._other(row_id, raw, row, result)
         return result
 
     def _put(self, row_id: int, raw: bytes, row: Row, replaced: tuple[int, bytes] | None, result: Unflushed) -> None:
         if not self._proven(row_id, row):
-            result.lost += 1
+            result.unproven.add(row_id)
             result.corrections.add(row_id)
             if replaced is not None:
                 result.corrections.add(replaced[0])
@@ -86,6 +92,7 @@ class Prover:
         self._free_present(row.digest, replaced, row, result)
         self._index.apply_row(row_id, raw, 0)
         result.corrections.discard(row_id)
+        result.unproven.discard(row_id)
 
     def _other(self, row_id: int, raw: bytes, row: Row, result: Unflushed) -> None:
         """A row without a put. If it removes a key, the key is gone whichever slot held it."""

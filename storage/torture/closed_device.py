@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import mmap
+import time
 from dataclasses import dataclass
 from types import TracebackType
 
+from storage.device.file_device import FileDevice
 from storage.device.opening import open_device
+from storage.errors import DeviceInUse
 
 SECTOR_BYTES = 512
 """What a device writes whole, whatever its blocks are."""
 EDIT_MAX_BYTES = 1 << 20
+FREE_SECONDS = 10.0
+POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +34,12 @@ class Edit:
 class ClosedDevice:
     """A device that no daemon holds, opened to be read and edited; a context manager.
 
-    Raises on opening what ``open_device`` raises, DeviceInUse among it.
+    Raises on opening what ``open_device`` raises; DeviceInUse only if it stays so, because the kernel may end the I/O
+    of a killed process a moment after the process.
     """
 
     def __init__(self, path: str) -> None:
-        self.device = open_device(path, write=True, allow_buffered=True, io_engine="threads")
+        self.device = _open_when_free(path)
         self.edits: list[Edit] = []
         self._memory = mmap.mmap(-1, EDIT_MAX_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._view = memoryview(self._memory)
@@ -77,6 +83,17 @@ class ClosedDevice:
         block = self.device.block_bytes
         begin = offset_bytes // block * block
         return begin, -(-(offset_bytes + size_bytes - begin) // block) * block
+
+
+def _open_when_free(path: str) -> FileDevice:
+    deadline = time.monotonic() + FREE_SECONDS
+    while True:
+        try:
+            return open_device(path, write=True, allow_buffered=True, io_engine="threads")
+        except DeviceInUse:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(POLL_SECONDS)
 
 
 def undo(path: str, edits: list[Edit]) -> None:

@@ -34,8 +34,8 @@ BURST_MAX = 12
 class FaultRates:
     """Shares of the operations, 0 to 1."""
 
-    failing: float = 0.01
-    slow: float = 0.01
+    failing: float = 0.03
+    slow: float = 0.02
     burst: float = 0.1
     """Of the failing ones: those that begin a burst."""
 
@@ -55,14 +55,8 @@ class FaultyDevice:
         self.size_bytes = device.size_bytes
         self.block_bytes = device.block_bytes
         self.direct_io = device.direct_io
-
-    @property
-    def io_engine(self) -> str:
-        return self._device.io_engine
-
-    @property
-    def counters(self) -> IoCounters:
-        return self._device.counters
+        self.io_engine = device.io_engine
+        self.counters: IoCounters = device.counters
 
     def read_now(self, offset_bytes: int, buffer: memoryview) -> None:
         self._device.read_now(offset_bytes, buffer)
@@ -76,6 +70,7 @@ class FaultyDevice:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._device.start(loop)
+        self.io_engine = self._device.io_engine
 
     def read(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         return self._submit(OpKind.READ, offset_bytes, buffer)

@@ -53,9 +53,15 @@ class DaemonProcess:
         self.process.wait(10)
 
     def get(self, path: str, timeout_seconds: float = 10.0) -> tuple[int, bytes]:
+        return self.request("GET", path, timeout_seconds=timeout_seconds)
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, *, timeout_seconds: float = 10.0
+    ) -> tuple[int, bytes]:
+        """One request on a connection of its own: the answer's code and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_seconds)
         try:
-            connection.request("GET", path)
+            connection.request(method, path, body=body)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:

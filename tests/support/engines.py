@@ -143,10 +143,13 @@ async def abandon(device: SimulatedDevice) -> None:
     assert_clean(device)
     device.cut()
     mine = asyncio.current_task()
-    tasks = [task for task in asyncio.all_tasks() if task is not mine]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    while tasks := [task for task in asyncio.all_tasks() if task is not mine]:
+        for task in tasks:  # a wait that ends in the same turn swallows a cancellation: ask again
+            task.cancel()
+        await asyncio.wait(tasks, timeout=0.01)
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.exception()
 
 
 async def turns(count: int = 20) -> None:

@@ -196,6 +196,7 @@ class Checkpointer:
             zeros.hold_for(write)
         results = await asyncio.gather(*writes, return_exceptions=True)
         slots.end_voiding(row_ids)
+        self.settle()
         slots.freed_unvoided.difference_update(r for r, e in zip(row_ids, results, strict=True) if e is None)
         for error in results:
             if isinstance(error, BaseException):

@@ -114,6 +114,18 @@ class Commit:
             raise PreconditionFailed(present_write_id=write_id)
         return write_id
 
+    async def wait_for_conditions(self, digest: bytes, conditions: Conditions) -> None:
+        """As ``check_conditions``, but a refusal is given only once what it was decided against is durable (D3)."""
+        while True:
+            try:
+                self.check_conditions(digest, conditions)
+                return
+            except PreconditionFailed:
+                pending = self.pending(digest)
+                if pending is None or pending.done is None:
+                    raise
+                await asyncio.wait([pending.done])
+
     # -- mutations ------------------------------------------------------------------------------------------------
 
     def put(self, intent: PutIntent, conditions: Conditions, durability: Durability) -> PutUnit | None:

@@ -43,7 +43,7 @@ from storage.options import EngineOptions
 from storage.partial import PartialRecovery
 from storage.read_path import EntryReader, ReadPath
 from storage.recovery.recover import Recovered, RecoveryLimits, recover
-from storage.recovery.report import RecoveryProgress, SkippedView
+from storage.recovery.report import RecoveryProgress, RecoveryReport, SkippedView
 from storage.retry import Retrier, RetryResult
 from storage.scrubber import Scrubber
 from storage.space import Space
@@ -81,7 +81,9 @@ class Engine:
         """Recover, then serve. Raises DeviceRefused, RecoveryRefused, DeviceFailed; the state then is ``failed``."""
         self._phase = EngineState.RECOVERING
         options = self._options
-        limits = RecoveryLimits(options.max_skipped_ratio, options.max_skipped_floor, options.accept_loss)
+        limits = RecoveryLimits(
+            options.max_skipped_ratio, options.max_skipped_floor, options.accept_loss, options.adopt_seq
+        )
         try:
             recovered = await asyncio.to_thread(recover, self._device, limits, self.progress, self._clock())
             # Touching the arena's pages takes 0.6 s per 256 MiB: not on the loop.
@@ -399,6 +401,7 @@ class Engine:
         earlier = self._write_path.behind(digest)
         if earlier is not None:
             await asyncio.wait([earlier])
+        await self._commit.wait_for_conditions(digest, conditions)
         deleted = self._commit.delete(digest, conditions)
         if deleted is None:
             # What was there may be gone by a row that is still queued: readers see the entry until it is durable.
@@ -469,6 +472,12 @@ class Engine:
             self._space.examine = None
             await self._maintenance.checkpoint()
         return result
+
+    @property
+    def recovery_report(self) -> RecoveryReport:
+        """What the start found. There is none before it has ended."""
+        assert self._parts is not None
+        return self._parts.report
 
     def skipped(self, start: int, limit: int) -> list[SkippedView]:
         """A page of the report's skipped entries."""

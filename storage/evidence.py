@@ -59,6 +59,10 @@ class Evidence:
         else:
             self._overflowed = True
 
+    def forget_touched(self) -> None:
+        """Earlier starts may have put or deleted any key: their rows need not be in the journal any more."""
+        self._overflowed = True
+
     def untouched(self, digest: bytes) -> bool:
         """True if it is certain that the key of a slot whose key was unknown was neither put nor deleted meanwhile."""
         return digest not in self._touched and not self._overflowed

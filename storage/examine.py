@@ -27,7 +27,7 @@ class FreeSlotExaminer:
         arena: BufferArena,
         identity: Identity,
         wait_timeout_seconds: float,
-        found: Callable[[int, bytes], None],
+        found: Callable[[int, bytes, RecordHeader], None],
     ) -> None:
         self._device = device
         self._index = index
@@ -36,7 +36,7 @@ class FreeSlotExaminer:
         self._identity = identity
         self._wait_timeout_seconds = wait_timeout_seconds
         self._found = found
-        """Told the row id and raw row of a slot that is set aside."""
+        """Told the row id, raw row and record header of a slot that is set aside."""
 
     async def may_use(self, row_id: int) -> bool:
         """True if the slot, taken by a put, holds no record that may have been lost; else it is quarantined.
@@ -50,7 +50,7 @@ class FreeSlotExaminer:
         unit = self._commit.set_aside(row_id)
         assert unit.done is not None
         await unit.done
-        self._found(row_id, raw)
+        self._found(row_id, raw, header)
         log.warning(
             "free slot set aside: it may hold an entry the journal lost",
             extra={"fields": {"slab": header.slab, "slot": header.slot, "write_id": f"{header.write_id:016x}"}},

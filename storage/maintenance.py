@@ -40,6 +40,7 @@ TICK_SECONDS = 0.25
 RELAX_SECONDS = 10.0
 CHECKPOINT_RETRY_SECONDS = 5.0
 COMPACT_RATIO = 0.5
+NEARLY_FULL_RATIO = 0.875
 
 
 @dataclass(slots=True)
@@ -132,7 +133,9 @@ class Maintenance:
         newest = self.checkpointer.newest
         first = self.journal.tail if newest is None or newest.header is None else newest.header.journal_block
         geometry = self.index.geometry
-        return (self.journal.last_block + 1 - first) * (geometry.copies + 1) > geometry.journal_blocks
+        since_newest = (self.journal.last_block + 1 - first) * (geometry.copies + 1)
+        # Nearly full although the newest is young: after a crash between two checkpoints the tail may lag behind.
+        return since_newest > geometry.journal_blocks or self.journal.used_ratio > NEARLY_FULL_RATIO
 
     async def _checkpoints(self) -> None:
         """Checkpoints and compactions, one after the other."""

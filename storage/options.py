@@ -26,6 +26,8 @@ class EngineOptions:
     max_skipped_ratio: float = 0.05
     max_skipped_floor: int = 64
     accept_loss: bool = False
+    adopt_seq: int | None = None
+    """Start from the checkpoint copy with this seq instead of the newest (offline repair)."""
     scrub_bytes_per_second: int = 16 << 20
     """Rate of background verification; 0 turns it off. 16 MiB/s is one pass over 1 TiB in 18 hours."""
     background: bool = True

@@ -14,6 +14,7 @@ import numpy as np
 
 from storage.commit import Commit
 from storage.format.catalogue import AcknowledgedRecord, CatalogueRecord, PartialRecord, SkippedRecord
+from storage.format.record import RecordHeader
 from storage.format.row import Row, SlotState, plausible
 from storage.index import Index
 from storage.journal import Journal, Unit
@@ -86,10 +87,21 @@ class PartialRecovery:
             return row
         return row._replace(namespace_id=entry.namespace_id, write_id=entry.write_id, digest=entry.digest)
 
-    def found_free_slot(self, row_id: int, raw: bytes) -> None:
+    def found_free_slot(self, row_id: int, raw: bytes, header: RecordHeader) -> None:
         """A free slot was set aside after a journal gap: one more skipped entry."""
         slab, slot = self._index.table.place_of(row_id)
-        entry = SkippedEntry(SkipReason.JOURNAL_GAP, -1, self._index.table.page_of(row_id), slab, slot, raw)
+        entry = SkippedEntry(
+            SkipReason.JOURNAL_GAP,
+            -1,
+            self._index.table.page_of(row_id),
+            slab,
+            slot,
+            raw,
+            header.namespace_id,
+            header.write_id,
+            header.digest,
+            header.map.key,
+        )
         self._report.skipped.append(entry)
         self._commit.record(partial(_skipped_record, entry))
 

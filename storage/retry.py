@@ -104,6 +104,8 @@ class Retrier:
             return False
         if header.digest != self._identity.digest(header.namespace_id, header.map.key):
             return False
+        if any(row.digest) and header.digest != row.digest:
+            return False  # another key than the one whose puts and deletions were watched
         if header.namespace_id not in self._index.namespaces.by_id:
             return False
         claimed = not row.write_id or header.write_id == row.write_id

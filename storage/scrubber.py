@@ -192,6 +192,7 @@ class Scrubber:
                 buffer.release()
         finally:
             slots.end_voiding([row_id])
+            self._read_path.space.pulse()
 
     # -- structures -----------------------------------------------------------------------------------------------
 

@@ -82,6 +82,11 @@ class Slots:
         busy = row_id in self.in_flight or row_id in self._holds or row_id in self._voiding
         return not busy and slab not in self._withheld and row_id not in self._limbo_ids
 
+    @property
+    def is_voiding(self) -> bool:
+        """Whether free slots are withheld for a moment."""
+        return bool(self._voiding)
+
     def begin_voiding(self, row_ids: list[int]) -> None:
         """Free slots whose headers are about to be overwritten: nobody gets them before ``end_voiding``."""
         self._voiding.update(row_ids)

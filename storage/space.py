@@ -113,8 +113,8 @@ class Space:
 
     def settle(self) -> None:
         """Free what limbo may give, after a flush."""
-        if self._index.slots.settle(self._journal.flushed_through):
-            self.pulse()
+        self._index.slots.settle(self._journal.flushed_through)
+        self.pulse()
 
     def pulse(self) -> None:
         """Something became free: whoever waits looks again."""
@@ -178,7 +178,7 @@ class Space:
             if self._policy is EvictionPolicy.NONE:
                 return True
         if self._policy is EvictionPolicy.NONE:
-            return self._index.slots.limbo_count > 0
+            return self._index.slots.limbo_count > 0 or self._index.slots.is_voiding
         cap = self._ahead_cap(slot_class)
         self._ahead[slot_class] = min(cap, max(1, 2 * self._ahead[slot_class]))
         self._evict_soon(slot_class)
@@ -247,25 +247,26 @@ class Space:
         return not self._index.slots.is_held(row_id)
 
     def _drain_emptiest(self, for_class: int) -> list[int]:
-        """Live row ids of the slab of another class with the fewest live bytes; its slots go to nobody else."""
-        table, slots = self._index.table, self._index.slots
-        best: tuple[int, int] | None = None
+        """Live row ids of a slab of another class that is to change its class; its slots go to nobody else.
+
+        Of the half of the slabs that was written to longest ago, the one with the fewest live bytes: a slab just given
+        out holds little too, but the newest.
+        """
+        table = self._index.table
+        candidates = []
         for slab in np.flatnonzero((table.slab_class != NO_CLASS) & (table.slab_class != for_class)).tolist():
-            if slots.is_draining(slab):
-                continue
-            row_ids = table.row_ids_of_slab(slab)
-            states = table.lines["state"][row_ids]
-            if ((states == SlotState.QUARANTINED) | (states == SlotState.RETIRED)).any():
-                continue
-            live_bytes = (
-                int((states == SlotState.LIVE).sum()) * self._index.geometry.class_bytes[table.slab_class[slab]]
-            )
-            if best is None or live_bytes < best[0]:
-                best = (live_bytes, slab)
-        if best is None:
+            rows = table.lines[table.row_ids_of_slab(slab)]
+            evidence = (rows["state"] == SlotState.QUARANTINED) | (rows["state"] == SlotState.RETIRED)
+            if not self._index.slots.is_draining(slab) and not evidence.any():
+                slot_bytes = self._index.geometry.class_bytes[int(table.slab_class[slab])]
+                live_bytes = int((rows["state"] == SlotState.LIVE).sum()) * slot_bytes
+                candidates.append((int(rows["seq"].max()), live_bytes, slab))
+        if not candidates:
             return []
-        slots.drain(best[1])
-        row_ids = table.row_ids_of_slab(best[1])
+        candidates.sort()
+        _, _, slab = min(candidates[: (len(candidates) + 1) // 2], key=lambda candidate: candidate[1])
+        self._index.slots.drain(slab)
+        row_ids = table.row_ids_of_slab(slab)
         return [int(r) for r in row_ids[table.lines["state"][row_ids] == SlotState.LIVE]]
 
     # -- limbo ----------------------------------------------------------------------------------------------------

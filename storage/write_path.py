@@ -19,6 +19,7 @@ from storage.errors import (
     DeviceFailed,
     LengthMismatch,
     MetadataInvalid,
+    PreconditionFailed,
     RawblockdError,
     Unavailable,
     ValueTooLarge,
@@ -206,7 +207,7 @@ class PutSession:
             self._earlier = self._path.behind(self._digest)
         if self._earlier is not None:
             await asyncio.wait([self._earlier])
-        unit = self._path.commit.put(intent, self._conditions, self.durability)
+        unit = await self._path.join(intent, self._conditions, self.durability)
         self._open = False
         self._first.release()
         self._has_joined()
@@ -324,7 +325,7 @@ class WritePath:
             earlier = self.behind(digest)
             if earlier is not None:
                 await asyncio.wait([earlier])
-            self.commit.check_conditions(digest, conditions)
+            await self.commit.wait_for_conditions(digest, conditions)
         write_id = self.identity.draw_write_id()
         row_id = await self.space.reserve(slot_class)
         first: Buffer | None = None
@@ -346,6 +347,14 @@ class WritePath:
             durability=durability,
             conditions=conditions,
         )
+
+    async def join(self, intent: PutIntent, conditions: Conditions, durability: Durability) -> PutUnit | None:
+        """Join a put whose record is written. Raises PreconditionFailed, JournalUnavailable."""
+        while True:
+            try:
+                return self.commit.put(intent, conditions, durability)
+            except PreconditionFailed:
+                await self.commit.wait_for_conditions(intent.digest, conditions)
 
     @property
     def max_value_bytes(self) -> int:

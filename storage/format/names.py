@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import string
-
 from storage.limits import NAMESPACE_MAX_CHARS
 
-_CHARS = frozenset(string.ascii_letters + string.digits + "._-")
+_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 def is_namespace_name(name: str) -> bool:

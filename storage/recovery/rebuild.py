@@ -42,9 +42,8 @@ from storage.limits import HEADER_MAX_BYTES
 from storage.recovery.journal_scan import FoundJournal, JournalContent
 from storage.recovery.pages import BadLine
 from storage.recovery.reading import SPAN_BYTES, BlockReader
-from storage.recovery.replay import CatalogueState, apply_rows, row_ids_of
+from storage.recovery.replay import REMOVES_KEY, CatalogueState, apply_rows, row_ids_of
 from storage.recovery.report import RecoveryProgress, RecoveryReport, RepairSource, SkipReason
-from storage.recovery.unflushed import REMOVES_KEY
 
 log = logging.getLogger("rawblockd.storage")
 

@@ -27,10 +27,10 @@ import numpy as np
 
 from storage.checkpoint import CopyState, empty_directory
 from storage.device.interface import BlockDevice
-from storage.errors import FormatUnsupported, InvalidRowsFound, TooMuchSkipped
+from storage.errors import FormatUnsupported, InvalidRowsFound, SettingsInvalid, TooMuchSkipped
 from storage.format.checkpoint_copy import CopyHeader, Directory
 from storage.format.layout import Undecodable
-from storage.format.row import FreeReason, SlotState, encode_row, plausible
+from storage.format.row import FreeReason, Rows, SlotState, encode_row, plausible
 from storage.format.superblock import Superblock, writable
 from storage.identity import Identity
 from storage.index import Index
@@ -41,7 +41,7 @@ from storage.recovery.journal_scan import FoundJournal, JournalContent, find_cha
 from storage.recovery.pages import BadLine, PageLoader
 from storage.recovery.reading import BlockReader
 from storage.recovery.rebuild import rebuild_rows
-from storage.recovery.replay import CatalogueState, apply_rows, duplicate_keys
+from storage.recovery.replay import CatalogueState, apply_rows, duplicate_keys, removed_since, row_ids_of
 from storage.recovery.report import RecoveryProgress, RecoveryReport, RepairSource, SkippedEntry, SkipReason
 from storage.recovery.settle import Settler
 from storage.recovery.superblocks import read_superblock
@@ -59,6 +59,8 @@ class RecoveryLimits:
     max_skipped_ratio: float = 0.05
     max_skipped_floor: int = 64
     accept_loss: bool = False
+    adopt_seq: int | None = None
+    """Start from the copy with this seq instead of the newest, and believe no live row without its record (R5)."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class Recovered:
 
 
 def recover(device: BlockDevice, limits: RecoveryLimits, progress: RecoveryProgress, now_seconds: float) -> Recovered:
-    """Recover the index, on any thread. Raises DeviceRefused, RecoveryRefused, DeviceFailed."""
+    """Recover the index, on any thread. Raises DeviceRefused, RecoveryRefused, DeviceFailed, SettingsInvalid."""
     started = time.monotonic()
     progress.step = "superblocks"
     superblock, verdicts = read_superblock(device)
@@ -120,16 +122,41 @@ class _Recovery:
     def run(self, limits: RecoveryLimits, now_seconds: float) -> Recovered:
         copies = self._read_copies()
         usable = sorted((c for c in copies if c.valid), key=lambda c: -_header(c).number)
+        if limits.adopt_seq is not None:
+            usable = self._adopt(usable, limits.adopt_seq)
         if usable:
             found, content = self._from_copies(usable)
         else:
             found, content = self._from_headers()
         self._settle_duplicates()
+        if limits.adopt_seq is not None:
+            self._prove_live_rows(usable[0].copy)
         unflushed = self._prove(content, found)
         self._count(now_seconds)
         self._judge(limits)
         number = max((c.header.number for c in copies if c.header is not None), default=0)
         return self._result(copies, number, found, content, unflushed)
+
+    def _adopt(self, usable: list[FoundCopy], seq: int) -> list[FoundCopy]:
+        """The copy with this seq and older ones; newer ones count as not written. Raises SettingsInvalid."""
+        for position, copy in enumerate(usable):
+            if _header(copy).seq == seq:
+                for newer in usable[:position]:
+                    newer.verdict = "newer than the one adopted"
+                return usable[position:]
+        seqs = ", ".join(str(_header(copy).seq) for copy in usable) or "none"
+        raise SettingsInvalid(f"no valid copy has seq {seq}; there are: {seqs}")
+
+    def _prove_live_rows(self, copy: int) -> None:
+        """Skip every live row that the record header in its slot does not prove."""
+        table = self._index.table
+        settler = Settler(self._reader, self._index, self._superblock, 0)
+        row_ids = table.row_ids()
+        for row_id in row_ids[table.lines["state"][row_ids] == SlotState.LIVE].tolist():
+            if not settler.proves(row_id):
+                page, raw = table.page_of(row_id), table.raw(row_id)
+                self._bad.append(BadLine(row_id, copy, page, SkipReason.HEADER_MISMATCH, raw))
+                table.lines[row_id] = np.zeros((), dtype=table.lines.dtype)
 
     def _from_copies(self, usable: list[FoundCopy]) -> tuple[FoundJournal, JournalContent]:
         """Steps 3 to 7 on the newest copy, with the older ones as second sources."""
@@ -190,13 +217,16 @@ class _Recovery:
         ring = read_ring(self._reader, self._geometry, self._superblock.uuid, self._progress)
         found = find_chain(ring, self._geometry, first=first, known_flushed=first - 1)
         oldest = min(_header(c).journal_block for c in usable)
-        if not found.chain:
-            # No block since the newest checkpoint says where the tail is: the checkpoint itself moved it there.
-            found.tail, found.complete_since = max(oldest, base.tail), min(_header(c).seq for c in usable)
+        if not found.chain or base.tail > found.tail:
+            # No block written since the newest checkpoint says where the tail is: the checkpoint itself moved it there.
+            found.tail = max(oldest, base.tail)
+            found.complete_since = max(found.complete_since, min(_header(c).seq for c in usable))
         if oldest < first:
             history = find_chain(ring, self._geometry, first=max(oldest, found.tail), known_flushed=first - 1)
             self._history_missing = [n for n in history.missing if n < first]
-            found.chain = [h for h in history.chain if h.number < first] + found.chain
+            # Before a hole a row may not be its slot's newest any more: only what joins the chain speaks for its slots.
+            whole_from = max(self._history_missing, default=0) + 1
+            found.chain = [h for h in history.chain if whole_from <= h.number < first] + found.chain
         self._report.journal = found.verdict()
         causes = []
         if found.missing:
@@ -246,6 +276,8 @@ class _Recovery:
         self._progress.step, self._progress.ratio = "rows", 0.8
         flushed = content.row_blocks <= found.flushed_through
         spoken_of, bad = apply_rows(self._index, content.rows[flushed])
+        if found.missing:
+            bad += self._take_removed(content.rows[flushed])
         self._count_repaired_pages(loaded.repaired_pages)
         settled, wrong = set(spoken_of.tolist()), {line.row_id for line in bad if line.row_id}
         lost = [line for line in loaded.bad_lines if line.row_id not in settled | wrong]
@@ -255,6 +287,14 @@ class _Recovery:
             loaded.lost_pages, wrong, self._report
         )
         self._bad += lost + [line for line in bad if line.row_id or not self._is_known(line)]
+
+    def _take_removed(self, rows: Rows) -> list[BadLine]:
+        """After a gap: live rows whose key was removed later; the row that freed the slot is among those lost."""
+        table, lines = self._index.table, []
+        for row_id in removed_since(self._index, rows):
+            lines.append(BadLine(row_id, -1, table.page_of(row_id), SkipReason.JOURNAL_GAP, table.raw(row_id)))
+            table.lines[row_id] = np.zeros((), dtype=table.lines.dtype)
+        return lines
 
     def _is_known(self, line: BadLine) -> bool:
         """Whether an earlier start reported this row of the journal, which it can't quarantine: it has no slot."""
@@ -401,8 +441,10 @@ class _Recovery:
         room = len(found.missing) * self._geometry.block_bytes
         partial = self._catalogue.partial
         states = [CopyState(c.copy, c.header if c.valid else None, _directory(c, self._geometry.pages)) for c in copies]
-        self._mark_unvoided(found.complete_since)
+        self._mark_unvoided(content, found.complete_since)
         self._catalogue.install_evidence(self._index)
+        if partial is not None and self._index.evidence.unknown:
+            self._index.evidence.forget_touched()
         return Recovered(
             superblock=self._superblock,
             index=self._index,
@@ -411,7 +453,6 @@ class _Recovery:
             position=JournalPosition(
                 last_block=found.last_block,
                 last_checksum=found.last_checksum,
-                # A copy written since may have moved the tail further: keeping more is safe.
                 tail=found.tail,
                 complete_since=found.complete_since,
                 flushed_through=found.flushed_through,
@@ -425,13 +466,17 @@ class _Recovery:
             counts_before=dict(partial.counts) if partial is not None else {},
         )
 
-    def _mark_unvoided(self, complete_since: int) -> None:
-        """Freed slots whose headers may still verify: all whose freeing row the journal still holds."""
+    def _mark_unvoided(self, content: JournalContent, complete_since: int) -> None:
+        """Freed slots whose headers may still verify: all whose freeing row the journal still holds.
+
+        That is more than seqs tell: a row journaled once more, because its slot was in use, keeps its old seq.
+        """
         table = self._index.table
         row_ids = table.row_ids()
         lines = table.lines[row_ids]
         freed = (lines["state"] == SlotState.FREE) & (lines["reason"] != FreeReason.NEVER_USED)
-        freed &= lines["seq"] > complete_since
+        spoken_of, exists = row_ids_of(self._index, content.rows)
+        freed &= (lines["seq"] > complete_since) | np.isin(row_ids, spoken_of[exists])
         self._index.slots.freed_unvoided.update(row_ids[freed].tolist())
         self._index.slots.freed_unvoided.update(self._report.stale_headers)
 

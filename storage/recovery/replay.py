@@ -22,11 +22,14 @@ from storage.format.catalogue import (
 )
 from storage.format.geometry import LINE_BYTES, NO_CLASS
 from storage.format.layout import Defect, Undecodable
-from storage.format.row import Rows, SlotState
+from storage.format.row import FreeReason, Rows, SlotState
 from storage.index import Index
 from storage.namespaces import Namespace
 from storage.recovery.pages import BadLine, wrong_rows
 from storage.recovery.report import SkipReason
+
+REMOVES_KEY = frozenset({FreeReason.CLIENT, FreeReason.EVICTED, FreeReason.EXPIRED, FreeReason.QUOTA, FreeReason.WIPED})
+"""Reasons with which a free row speaks of its key; the others speak of their slot only."""
 
 
 class CatalogueState:
@@ -141,6 +144,19 @@ def apply_rows(index: Index, rows: Rows) -> tuple[npt.NDArray[np.int64], list[Ba
     good = ~wrong & (rows["seq"] > table.lines["seq"][row_ids])
     table.lines[row_ids[good]] = rows[good]
     return row_ids[~wrong], bad
+
+
+def removed_since(index: Index, rows: Rows) -> list[int]:
+    """Row ids of live rows whose key is removed later, from another slot, by ``rows``: what lies between is lost."""
+    removals = rows[(rows["state"] == SlotState.FREE) & np.isin(rows["reason"], list(REMOVES_KEY))]
+    latest: dict[bytes, int] = {}
+    for digest, seq in zip(removals["digest"], removals["seq"].tolist(), strict=True):
+        latest[digest.tobytes()] = max(seq, latest.get(digest.tobytes(), 0))
+    table = index.table
+    row_ids = table.row_ids()
+    live = row_ids[table.lines["state"][row_ids] == SlotState.LIVE]
+    keys = zip(live.tolist(), table.lines["digest"][live], table.lines["seq"][live].tolist(), strict=True)
+    return [row_id for row_id, digest, seq in keys if seq < latest.get(digest.tobytes(), 0)]
 
 
 def row_ids_of(index: Index, rows: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

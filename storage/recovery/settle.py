@@ -113,7 +113,14 @@ class Settler:
     def proves(self, row_id: int) -> bool:
         """Whether the record header in the slot is that of the live row in the table."""
         row, header = self._index.table.row(row_id), self.header(row_id)
-        return header is not None and (header.write_id, header.digest) == (row.write_id, row.digest)
+        return header is not None and (
+            header.write_id == row.write_id
+            and header.digest == row.digest
+            and header.namespace_id == row.namespace_id
+            and header.header_bytes == row.header_bytes
+            and header.payload_bytes == row.payload_bytes
+            and payload_checksum(pack_chunk_checksums(header.chunk_checksums)) == row.payload_checksum
+        )
 
     def header(self, row_id: int) -> RecordHeader | None:
         """The record header in a slot, if it verifies and belongs there."""

@@ -22,11 +22,8 @@ from storage.index import Index
 from storage.limits import CHUNK_BYTES, TRANSFER_MAX_BYTES
 from storage.recovery.pages import wrong_rows
 from storage.recovery.reading import UNREADABLE_MIN, check_alive
-from storage.recovery.replay import row_ids_of
+from storage.recovery.replay import REMOVES_KEY, row_ids_of
 from storage.verify import verified_header, verify_chunks
-
-REMOVES_KEY = frozenset({FreeReason.CLIENT, FreeReason.EVICTED, FreeReason.EXPIRED, FreeReason.QUOTA, FreeReason.WIPED})
-"""Reasons with which a free row speaks of its key; the others speak of their slot only."""
 
 
 @dataclass(slots=True)

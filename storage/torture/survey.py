@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.format.checkpoint_copy import CopyHeader
 from storage.format.geometry import Geometry
@@ -62,9 +63,19 @@ class Survey:
 
     def pages_written(self) -> list[int]:
         """Pages that the newest copy holds."""
-        directory = next(copy.directory for copy in self.copies if copy.copy == self.newest.copy)
-        assert directory is not None
-        return [int(page) for page in np.flatnonzero(directory["seq"] > 0)]
+        return [int(page) for page in np.flatnonzero(self._page_seqs(self.newest.copy) > 0)]
+
+    def pages_behind(self, copy: int) -> list[int]:
+        """Pages that the newest copy has in a newer state: a checkpoint into ``copy`` writes these for certain."""
+        return [int(page) for page in np.flatnonzero(self._page_seqs(self.newest.copy) > self._page_seqs(copy))]
+
+    def _page_seqs(self, copy: int) -> npt.NDArray[np.uint64]:
+        """The seq of each page as the copy's directory says; 0 if the copy can't be used."""
+        found = self.copies[copy]
+        if not found.valid or found.directory is None:
+            return np.zeros(self.geometry.pages, dtype=np.uint64)
+        seqs: npt.NDArray[np.uint64] = found.directory["seq"]
+        return seqs
 
 
 def survey(closed: ClosedDevice) -> Survey:

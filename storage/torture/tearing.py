@@ -61,8 +61,8 @@ def tear_target_copy(closed: ClosedDevice, found: Survey, rng: random.Random) ->
     """A checkpoint under way: some pages of the copy that comes next are new in part; its header too, now and then."""
     geometry, target = found.geometry, found.target
     sectors = geometry.block_bytes // SECTOR_BYTES
-    for _ in range(rng.randrange(1, 9)):
-        page = rng.randrange(geometry.pages)
+    stale = found.pages_behind(target)
+    for page in rng.sample(stale, min(len(stale), rng.randrange(1, 9))):
         content = closed.read(geometry.page_offset(found.newest.copy, page), geometry.block_bytes)
         cut = rng.randrange(1, sectors + 1) * SECTOR_BYTES
         closed.edit(f"page {page} of copy {target}, torn", geometry.page_offset(target, page), content[:cut])

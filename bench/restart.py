@@ -27,6 +27,7 @@ from storage.format.geometry import Geometry
 from storage.format.row import SlotState, checksums_of
 from storage.formatting import format_device
 from storage.options import EngineOptions
+from storage.slab_headers import SlabHeaders
 
 SLOT_BYTES = 4096
 ROOM = 1.3
@@ -42,8 +43,9 @@ async def fill(path: str, entries: int) -> Geometry:
     put = await engine.begin_put("bench", b"first", 0)
     await put.commit()
     index, commit = engine._index, engine._commit
+    headers = SlabHeaders(device, index.geometry, engine._identity, engine._internal, 5.0)
     while (slab := index.slots.spare_slab(0)) >= 0:
-        unit = commit.give_slab(slab, 0, await engine._write_slab_header(slab, 0))
+        unit = commit.give_slab(slab, 0, await headers.write(slab, 0))
         assert unit.done is not None
         await unit.done
     row_ids = index.table.row_ids()

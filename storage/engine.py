@@ -7,15 +7,12 @@ are joined here and nowhere else.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
 from collections.abc import Callable
 
+from storage.assembly import Machine, Surroundings, assemble
 from storage.buffers import BufferArena
-from storage.checkpoint import Checkpointer
-from storage.commit import Commit
-from storage.compaction import Compactor
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
 from storage.entries import UNCONDITIONAL, Conditions, Durability, EntryInfo
@@ -30,31 +27,22 @@ from storage.errors import (
     Starting,
     Unavailable,
 )
-from storage.examine import FreeSlotExaminer
 from storage.format.layout import Undecodable
-from storage.format.slab_header import SlabHeader, encode_slab_header
 from storage.health import DeviceHealth
-from storage.identity import Identity
-from storage.journal import GROUP_BYTES, Journal
 from storage.keys import check_key
-from storage.maintenance import Maintenance
-from storage.observation import Parts, checkpoint_status, engine_status, recovery_status
+from storage.observation import checkpoint_status, engine_status, recovery_status
 from storage.options import EngineOptions
 from storage.partial import PartialRecovery
-from storage.read_path import EntryReader, ReadPath
+from storage.put_session import PutSession
+from storage.read_path import EntryReader
 from storage.recovery.recover import Recovered, RecoveryLimits, recover
 from storage.recovery.report import RecoveryProgress, RecoveryReport, SkippedView
 from storage.retry import Retrier, RetryResult
-from storage.scrubber import Scrubber
-from storage.space import Space
 from storage.starting import write_start
 from storage.status import CheckpointStatus, EngineState, EngineStatus, Reason, RecoveryStatus
-from storage.write_path import PutSession, WritePath
 
 log = logging.getLogger("rawblockd.storage")
 
-INTERNAL_BUFFER_BYTES = 8 << 20
-"""For journal, checkpoint and examination, never a request: 2 x 1 MiB of pages, a stream of 1 MiB, the journal's."""
 OVERDUE_INTERVALS = 3
 
 
@@ -69,9 +57,8 @@ class Engine:
         self.progress = RecoveryProgress()
         self.counters = EngineCounters()
         self._health = DeviceHealth()
-        self._parts: Parts | None = None
+        self._machine: Machine | None = None
         self._partial: PartialRecovery | None = None
-        self._uuid: bytes | None = None
         self.step: Callable[[str], None] = lambda _: None
         """Told the named points a crash test stops at; set before ``start``."""
 
@@ -89,8 +76,11 @@ class Engine:
             # Touching the arena's pages takes 0.6 s per 256 MiB: not on the loop.
             self._arena = await asyncio.to_thread(BufferArena, options.buffer_bytes)
             self._device.start(asyncio.get_running_loop())
-            self._join_parts(recovered)
-            assert self._parts is not None and self._partial is not None
+            around = Surroundings(
+                self._device, options, self.counters, self._health, self._clock, self._arena, self.step
+            )
+            self._run_on(assemble(recovered, around))
+            assert self._partial is not None
             self.step("start_recovered")
             await write_start(
                 self._device, recovered, self._commit, self._journal, self._internal, self._partial, self._clock
@@ -99,142 +89,20 @@ class Engine:
             self._phase = EngineState.FAILED
             raise
         self._space.settle()
-        await self._self_test()
+        await self._health.self_test(self._device, self._index.geometry, self._internal)
         self._maintenance.start()
         self._phase = EngineState.READY
         self._log_start(recovered)
 
-    def _join_parts(self, recovered: Recovered) -> None:
-        """Make the engine's parts from what was recovered."""
-        device, options, counters = self._device, self._options, self.counters
-        index, uuid = recovered.index, recovered.superblock.uuid
-        wait = options.wait_timeout_seconds
-        self._uuid = uuid
-        self._index = index
-        self._identity = Identity(recovered.superblock, recovered.position.start_count)
-        self._internal = BufferArena(INTERNAL_BUFFER_BYTES)
-        buffer = self._internal.try_acquire(max(GROUP_BYTES, index.geometry.block_bytes))
-        assert buffer is not None
-        self._commit = Commit(index, counters, self._clock)
-        self._journal = Journal(
-            device,
-            index.geometry,
-            uuid,
-            recovered.position,
-            buffer,
-            counters,
-            publish=self._commit.publish,
-            undo=self._commit.undo,
-            need_room=lambda: self._maintenance.journal_grew(),
-            reopened=self._commit.reopened,
-            wait_timeout_seconds=wait,
-        )
-        self._commit.journal = self._journal
-        self._space = Space(
-            index,
-            self._commit,
-            self._journal,
-            counters,
-            policy=options.eviction,
-            wait_timeout_seconds=wait,
-            write_slab_header=self._write_slab_header,
-        )
-        self._commit.give_back = self._space.give_back
-        self._read_path = ReadPath(
-            device, index, self._commit, self._space, self._arena, self._identity, counters, self._health, wait
-        )
-        self._write_path = WritePath(
-            device,
-            index,
-            self._commit,
-            self._journal,
-            self._space,
-            self._arena,
-            self._identity,
-            counters,
-            self._clock,
-            wait,
-        )
-        self._write_path.step = self.step
-        self._write_path.write_failed = self._health.note
-        self._partial = PartialRecovery(recovered, index, self._commit, self._journal, self._clock)
-        self._checkpointer = Checkpointer(
-            device=device,
-            index=index,
-            journal=self._journal,
-            arena=self._internal,
-            uuid=uuid,
-            counters=counters,
-            clock=self._clock,
-            copies=recovered.copies,
-            number=recovered.number,
-            wait_timeout_seconds=wait,
-            renew=self._commit.renew,
-            settle=self._space.settle,
-            step=self.step,
-        )
-        self.scrubber = Scrubber(
-            device,
-            index,
-            self._journal,
-            self._checkpointer,
-            self._read_path,
-            self._internal,
-            dataclasses.replace(recovered.superblock, start_count=recovered.position.start_count),
-            bytes_per_second=options.scrub_bytes_per_second or 1 << 40,
-            clock=self._clock,
-            frozen=self._is_partial,
-        )
-        self._maintenance = Maintenance(
-            index,
-            self._commit,
-            self._journal,
-            self._space,
-            self._checkpointer,
-            Compactor(index, self._journal, self._commit, self._partial.records),
-            counters,
-            options,
-            self._clock,
-            self._self_test,
-            self.scrubber,
-            frozen=self._is_partial,
-        )
-        if self._partial.unknown_loss:
-            self._space.examine = FreeSlotExaminer(
-                device, index, self._commit, self._internal, self._identity, wait, self._partial.found_free_slot
-            ).may_use
-        self._parts = Parts(
-            index,
-            self._journal,
-            self._checkpointer,
-            self._maintenance,
-            self._arena,
-            self._health,
-            recovered.report,
-            recovered.counts_before,
-            self._is_partial,
-            self._write_path.max_value_bytes,
-            time.monotonic(),
-            self._clock,
-        )
-
-    async def _self_test(self) -> None:
-        await self._health.self_test(self._device, self._index.geometry, self._internal)
-
-    async def _write_slab_header(self, slab: int, slot_class: int) -> int:
-        """Write the header of a slab given to a class; returns the generation drawn for it. Raises WriteFailed."""
-        geometry, identity = self._index.geometry, self._identity
-        generation = identity.draw_write_id()
-        size = geometry.block_bytes
-        buffer = await self._internal.acquire(size, self._options.wait_timeout_seconds)
-        try:
-            buffer.view[:size] = encode_slab_header(
-                SlabHeader(slab, slot_class, generation), uuid=identity.uuid, secret=identity.secret, block_bytes=size
-            )
-            await self._device.write(geometry.slab_offset(slab), buffer.view[:size])
-        finally:
-            buffer.release()
-        return generation
+    def _run_on(self, machine: Machine) -> None:
+        """Take the parts as the engine's own."""
+        self._machine = machine
+        self._index, self._identity = machine.index, machine.identity
+        self._internal = machine.internal
+        self._commit, self._journal, self._space = machine.commit, machine.journal, machine.space
+        self._read_path, self._write_path = machine.read_path, machine.write_path
+        self._partial, self._checkpointer = machine.partial, machine.checkpointer
+        self.scrubber, self._maintenance = machine.scrubber, machine.maintenance
 
     def _log_start(self, recovered: Recovered) -> None:
         report = recovered.report
@@ -257,7 +125,7 @@ class Engine:
         """Refuse mutations, finish what was accepted, write a last checkpoint unless frozen, let go of the device."""
         running = self._phase is EngineState.READY
         self._phase = EngineState.DRAINING
-        if self._parts is None:
+        if self._machine is None:
             await self._device.stop()
             self._phase = EngineState.STOPPED
             return
@@ -293,7 +161,7 @@ class Engine:
     @property
     def reasons(self) -> list[Reason]:
         """Why the state is not plainly ``ready``; empty if it is."""
-        if self._parts is None or self._phase is not EngineState.READY:
+        if self._machine is None or self._phase is not EngineState.READY:
             return []
         reasons = []
         if self._is_partial():
@@ -328,7 +196,7 @@ class Engine:
         return EngineState.DEGRADED if reasons else EngineState.READY
 
     def _check_readable(self) -> None:
-        if self._phase not in (EngineState.READY, EngineState.DRAINING) or self._parts is None:
+        if self._phase not in (EngineState.READY, EngineState.DRAINING) or self._machine is None:
             raise Starting if self._phase is not EngineState.STOPPED else Draining
 
     def _check_writable(self) -> None:
@@ -433,8 +301,8 @@ class Engine:
         if self._is_partial():
             raise CheckpointFrozen
         await self._maintenance.checkpoint()
-        assert self._parts is not None
-        return checkpoint_status(self._parts, self.counters)
+        assert self._machine is not None
+        return checkpoint_status(self._machine, self.counters)
 
     async def acknowledge(self) -> RecoveryStatus:
         """Accept the loss: free quarantined slots, write a checkpoint, resume automatic ones (R5).
@@ -442,7 +310,7 @@ class Engine:
         Raises AcknowledgeNothing, JournalUnavailable, DeviceFailed.
         """
         self._check_writable()
-        assert self._partial is not None and self._parts is not None
+        assert self._partial is not None and self._machine is not None
         if not self._partial.open and not sum(self._index.quarantined):
             raise AcknowledgeNothing
         await self._partial.acknowledge()
@@ -450,7 +318,7 @@ class Engine:
         self._space.settle()
         self._space.pulse()
         await self._maintenance.checkpoint()
-        return recovery_status(self._parts, 1.0)
+        return recovery_status(self._machine, 1.0)
 
     async def retry(self) -> RetryResult:
         """Try quarantined slots again (R5). Raises AcknowledgeNothing, JournalUnavailable, DeviceFailed, Busy."""
@@ -476,8 +344,8 @@ class Engine:
     @property
     def recovery_report(self) -> RecoveryReport:
         """What the start found. There is none before it has ended."""
-        assert self._parts is not None
-        return self._parts.report
+        assert self._machine is not None
+        return self._machine.report
 
     def skipped(self, start: int, limit: int) -> list[SkippedView]:
         """A page of the report's skipped entries."""
@@ -486,13 +354,12 @@ class Engine:
     def status(self) -> EngineStatus:
         """One consistent picture."""
         return engine_status(
-            self._parts,
+            self._machine,
             self._device,
             self.counters,
             state=self.state,
             reasons=self.reasons,
             progress_ratio=self.progress.ratio,
-            uuid_bytes=self._uuid,
         )
 
     async def flush(self) -> None:

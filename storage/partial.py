@@ -6,7 +6,7 @@ both, so it reports the same and diagnoses nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from urllib.parse import quote_from_bytes
 
@@ -63,18 +63,17 @@ class PartialRecovery:
 
     # -- at start -------------------------------------------------------------------------------------------------
 
-    def join_findings(self) -> list[Unit]:
-        """Join what this recovery newly found: the state, each skipped entry, the quarantine of its slot."""
+    def join_findings(self) -> Iterator[Unit]:
+        """Join what this recovery newly found, one by one: the state, each skipped entry, its slot's quarantine."""
         recovered = self._recovered
         if not recovered.new_skipped and not recovered.newly_unknown:
-            return []
-        units = [self._commit.record(self._partial_record)]
+            return
+        yield self._commit.record(self._partial_record)
         for entry in recovered.new_skipped:
-            units.append(self._commit.record(partial(_skipped_record, entry)))
+            yield self._commit.record(partial(_skipped_record, entry))
             if entry.reason is not SkipReason.OUT_OF_RANGE:
                 row_id = self._index.table.row_id(entry.slab, entry.slot)
-                units.append(self._commit.quarantine_skipped(row_id, self._known(entry, row_id)))
-        return units
+                yield self._commit.quarantine_skipped(row_id, self._known(entry, row_id))
 
     def _partial_record(self, seq: int) -> PartialRecord:
         return PartialRecord(seq, int(self._clock() * 1000), bool(self._report.unknown_loss), self._counts())

@@ -8,16 +8,20 @@ a flush. Only then requests come in. Nothing here is written when recovery refus
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 from storage.buffers import BufferArena
 from storage.commit import Commit
 from storage.device.interface import BlockDevice
 from storage.format.catalogue import StartRecord
 from storage.format.superblock import encode_superblock
-from storage.journal import Journal
+from storage.journal import Journal, Unit
 from storage.partial import PartialRecovery
 from storage.recovery.recover import Recovered
+
+UNITS_AT_ONCE = 1024
+"""Units joined before waiting: a report may hold more rows than the journal's queue takes."""
 
 
 async def write_start(
@@ -32,18 +36,21 @@ async def write_start(
     """Raises DeviceFailed, JournalUnavailable."""
     await _write_start_count(device, recovered, arena)
     position = recovered.position
-    units = [
-        commit.record(
+
+    def units() -> Iterator[Unit]:
+        yield commit.record(
             lambda seq: StartRecord(
                 seq, position.start_count, position.last_block, position.last_checksum, int(clock() * 1000)
             )
         )
-    ]
-    units += [commit.restate(row_id) for row_id in recovered.corrections]
-    units += partial.join_findings()
-    for unit in units:
-        assert unit.done is not None
-        await unit.done
+        yield from (commit.restate(row_id) for row_id in recovered.corrections)
+        yield from partial.join_findings()
+
+    joined = units()
+    while batch := list(islice(joined, UNITS_AT_ONCE)):
+        for unit in batch:
+            assert unit.done is not None
+            await unit.done
     await journal.flush()
 
 

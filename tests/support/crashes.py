@@ -1,4 +1,4 @@
-"""Trying every crash of a recorded run: each moment, what was loose dropped, kept or torn, then a recovery and a look."""
+"""Every crash of a recorded run: each moment, what was loose dropped, kept or torn, then a recovery and a look."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ def moments(device: SimulatedDevice, first: int = 0) -> list[int]:
     return list(range(first, device.now + 1))
 
 
-def images(
-    device: SimulatedDevice, moment: int, rng: random.Random, *, power_loss: bool
-) -> Iterator[Image]:
+def images(device: SimulatedDevice, moment: int, rng: random.Random, *, power_loss: bool) -> Iterator[Image]:
     """Images a crash at the moment may leave: all loose writes absent, all there, each one alone missing or torn."""
     loose = device.loose_writes(moment, power_loss=power_loss)
     yield device.crash_image(moment, power_loss=power_loss)
@@ -70,8 +68,6 @@ async def look(engine: Engine, ledger: Ledger, moment: int, *, power_loss: bool)
     )
     await ledger.check(engine, moment, power_loss=power_loss)
     check_accounts(engine)
-    if not power_loss:
-        assert status.recovery.lost_unflushed <= 64
 
 
 async def examine_all(

@@ -1,4 +1,4 @@
-"""Engines over simulated devices: made small, so that a test fills them, wraps their journal and recovers them often."""
+"""Engines over simulated devices, small: a test fills them, wraps their journal and recovers them often."""
 
 from __future__ import annotations
 
@@ -228,7 +228,9 @@ def check_accounts(engine: Engine) -> None:
     in_flight, limbo = set(index.slots.in_flight), set(index.slots.limbo_row_ids())
     assert not in_flight & limbo
     used: dict[int, list[int]] = {}
-    totals = [dict.fromkeys(("free", "live", "quarantined", "retired", "limbo", "in_flight"), 0) for _ in status.classes]
+    totals = [
+        dict.fromkeys(("free", "live", "quarantined", "retired", "limbo", "in_flight"), 0) for _ in status.classes
+    ]
     live_digests: set[bytes] = set()
     for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
         slot_class = int(table.slab_class[slab])

@@ -57,9 +57,7 @@ class Ledger:
         expires_at: int = 0,
     ) -> PutResult:
         with self._mutation(key, value, durability):
-            return await put(
-                engine, key, value, durability=durability, conditions=conditions, expires_at=expires_at
-            )
+            return await put(engine, key, value, durability=durability, conditions=conditions, expires_at=expires_at)
 
     async def delete(self, engine: Engine, key: bytes, durability: Durability = Durability.JOURNAL) -> None:
         with self._mutation(key, None, durability):
@@ -84,7 +82,11 @@ class Ledger:
         return mutation.durability is Durability.FLUSH or mutation.ended <= durable
 
     def _flushed_before(self, moment: int) -> int:
-        done = [f.issued for what, f in self.device.events[:moment] if what == "done" and isinstance(f, Flush) and not f.failed]
+        done = [
+            f.issued
+            for what, f in self.device.events[:moment]
+            if what == "done" and isinstance(f, Flush) and not f.failed
+        ]
         return max(done, default=0)
 
     async def check(self, engine: Engine, moment: int, *, power_loss: bool) -> None:

@@ -44,7 +44,8 @@ class Image:
         return content if not skew and len(content) == size_bytes else content[skew : skew + size_bytes]
 
     def write(self, offset_bytes: int, content: bytes) -> None:
-        assert 0 <= offset_bytes and offset_bytes + len(content) <= self.size_bytes
+        assert offset_bytes >= 0
+        assert offset_bytes + len(content) <= self.size_bytes
         position = 0
         while position < len(content):
             page, skew = divmod(offset_bytes + position, PAGE_BYTES)
@@ -386,7 +387,7 @@ class SimulatedDevice:
             if kept is True:
                 image.write(write.offset_bytes, write.content)
             elif kept is not False:
-                for start, stop in kept:  # type: ignore[union-attr]
+                for start, stop in kept:
                     image.write(write.offset_bytes + start, write.content[start:stop])
         return image
 
@@ -394,7 +395,9 @@ class SimulatedDevice:
         """Writes that a crash behind the first ``moment`` events can't take back, in the order they were done."""
         limit = moment
         if power_loss:
-            flushed = [f.issued for what, f in self.events[:moment] if what == "done" and isinstance(f, Flush) and not f.failed]
+            flushed = [
+                f.issued for what, f in self.events[:moment] if what == "done" and isinstance(f, Flush) and not f.failed
+            ]
             limit = max(flushed, default=0)
         return [w for what, w in self.events[:limit] if what == "done" and isinstance(w, Write) and not w.failed]
 

@@ -1,0 +1,240 @@
+"""Joining the engine's parts: what each of them is given, in the order they depend on one another."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from storage.buffers import BufferArena
+from storage.checkpoint import Checkpointer
+from storage.commit import Commit
+from storage.compaction import Compactor
+from storage.counters import EngineCounters
+from storage.device.interface import BlockDevice
+from storage.examine import FreeSlotExaminer
+from storage.health import DeviceHealth
+from storage.identity import Identity
+from storage.index import Index
+from storage.journal import GROUP_BYTES, Journal
+from storage.maintenance import Maintenance
+from storage.options import EngineOptions
+from storage.partial import PartialRecovery
+from storage.read_path import ReadPath
+from storage.recovery.recover import Recovered
+from storage.recovery.report import RecoveryReport
+from storage.scrubber import Scrubber
+from storage.slab_headers import SlabHeaders
+from storage.space import Space
+from storage.write_path import WritePath
+
+INTERNAL_BUFFER_BYTES = 8 << 20
+"""For journal, checkpoint and examination, never a request: 2 x 1 MiB of pages, a stream of 1 MiB, the journal's."""
+SCRUB_UNLIMITED_BYTES = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an engine is made in: the device, what it was told, and what outlives a start."""
+
+    device: BlockDevice
+    options: EngineOptions
+    counters: EngineCounters
+    health: DeviceHealth
+    clock: Callable[[], float]
+    arena: BufferArena
+    step: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The parts of a running engine."""
+
+    uuid: bytes
+    report: RecoveryReport
+    index: Index
+    identity: Identity
+    arena: BufferArena
+    internal: BufferArena
+    commit: Commit
+    journal: Journal
+    space: Space
+    read_path: ReadPath
+    write_path: WritePath
+    partial: PartialRecovery
+    checkpointer: Checkpointer
+    scrubber: Scrubber
+    maintenance: Maintenance
+    health: DeviceHealth
+    clock: Callable[[], float]
+    started_monotonic: float
+
+
+def assemble(recovered: Recovered, around: Surroundings) -> Machine:
+    """Make the parts from what was recovered. Nothing runs yet, nothing is written."""
+    index = recovered.index
+    identity = Identity(recovered.superblock, recovered.position.start_count)
+    internal = BufferArena(INTERNAL_BUFFER_BYTES)
+    later: list[Maintenance] = []
+    commit = Commit(index, around.counters, around.clock)
+    journal = _journal(recovered, around, internal, commit, lambda: later[0].journal_grew())
+    commit.journal = journal
+    space = _space(around, index, commit, journal, identity, internal)
+    commit.give_back = space.give_back
+    read_path = ReadPath(
+        around.device,
+        index,
+        commit,
+        space,
+        around.arena,
+        identity,
+        around.counters,
+        around.health,
+        around.options.wait_timeout_seconds,
+    )
+    partial = PartialRecovery(recovered, index, commit, journal, around.clock)
+    if partial.unknown_loss:
+        wait = around.options.wait_timeout_seconds
+        examiner = FreeSlotExaminer(around.device, index, commit, internal, identity, wait, partial.found_free_slot)
+        space.examine = examiner.may_use
+    checkpointer = _checkpointer(recovered, around, journal, commit, space, internal)
+    scrubber = _scrubber(recovered, around, journal, checkpointer, read_path, internal, partial)
+    maintenance = Maintenance(
+        index,
+        commit,
+        journal,
+        space,
+        checkpointer,
+        Compactor(index, journal, commit, partial.records),
+        around.counters,
+        around.options,
+        around.clock,
+        lambda: around.health.self_test(around.device, index.geometry, internal),
+        scrubber,
+        frozen=lambda: partial.open,
+    )
+    later.append(maintenance)
+    return Machine(
+        uuid=recovered.superblock.uuid,
+        report=recovered.report,
+        index=index,
+        identity=identity,
+        arena=around.arena,
+        internal=internal,
+        commit=commit,
+        journal=journal,
+        space=space,
+        read_path=read_path,
+        write_path=_write_path(around, index, commit, journal, space, identity),
+        partial=partial,
+        checkpointer=checkpointer,
+        scrubber=scrubber,
+        maintenance=maintenance,
+        health=around.health,
+        clock=around.clock,
+        started_monotonic=time.monotonic(),
+    )
+
+
+def _journal(
+    recovered: Recovered, around: Surroundings, internal: BufferArena, commit: Commit, grew: Callable[[], None]
+) -> Journal:
+    buffer = internal.try_acquire(max(GROUP_BYTES, recovered.index.geometry.block_bytes))
+    assert buffer is not None
+    return Journal(
+        around.device,
+        recovered.index.geometry,
+        recovered.superblock.uuid,
+        recovered.position,
+        buffer,
+        around.counters,
+        publish=commit.publish,
+        undo=commit.undo,
+        need_room=grew,
+        reopened=commit.reopened,
+        wait_timeout_seconds=around.options.wait_timeout_seconds,
+    )
+
+
+def _space(
+    around: Surroundings, index: Index, commit: Commit, journal: Journal, identity: Identity, internal: BufferArena
+) -> Space:
+    wait = around.options.wait_timeout_seconds
+    return Space(
+        index,
+        commit,
+        journal,
+        around.counters,
+        policy=around.options.eviction,
+        wait_timeout_seconds=wait,
+        write_slab_header=SlabHeaders(around.device, index.geometry, identity, internal, wait).write,
+    )
+
+
+def _write_path(
+    around: Surroundings, index: Index, commit: Commit, journal: Journal, space: Space, identity: Identity
+) -> WritePath:
+    path = WritePath(
+        around.device,
+        index,
+        commit,
+        journal,
+        space,
+        around.arena,
+        identity,
+        around.counters,
+        around.clock,
+        around.options.wait_timeout_seconds,
+    )
+    path.step = around.step
+    path.write_failed = around.health.note
+    return path
+
+
+def _checkpointer(
+    recovered: Recovered,
+    around: Surroundings,
+    journal: Journal,
+    commit: Commit,
+    space: Space,
+    internal: BufferArena,
+) -> Checkpointer:
+    return Checkpointer(
+        device=around.device,
+        index=recovered.index,
+        journal=journal,
+        arena=internal,
+        uuid=recovered.superblock.uuid,
+        counters=around.counters,
+        clock=around.clock,
+        copies=recovered.copies,
+        number=recovered.number,
+        wait_timeout_seconds=around.options.wait_timeout_seconds,
+        renew=commit.renew,
+        settle=space.settle,
+        step=around.step,
+    )
+
+
+def _scrubber(
+    recovered: Recovered,
+    around: Surroundings,
+    journal: Journal,
+    checkpointer: Checkpointer,
+    read_path: ReadPath,
+    internal: BufferArena,
+    partial: PartialRecovery,
+) -> Scrubber:
+    return Scrubber(
+        around.device,
+        recovered.index,
+        journal,
+        checkpointer,
+        read_path,
+        internal,
+        dataclasses.replace(recovered.superblock, start_count=recovered.position.start_count),
+        bytes_per_second=around.options.scrub_bytes_per_second or SCRUB_UNLIMITED_BYTES,
+        clock=around.clock,
+        frozen=lambda: partial.open,
+    )

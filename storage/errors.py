@@ -271,7 +271,7 @@ class RangeUnsatisfiable(RequestRefused):
 
 class AcknowledgeNothing(RequestRefused):
     code = "nothing_to_acknowledge"
-    sentence = "There is no partial recovery to acknowledge."
+    sentence = "There is no partial recovery, and no quarantined slot, to acknowledge or to retry."
     http_status = 409
 
 

@@ -119,7 +119,8 @@ class Scrubber:
         await self._scrub_journal()
         await self._scrub_superblocks()
         # An empty device is done in no time: a pass takes at least a second.
-        await self._pay(max(0, self._bytes_per_second - self._debt_bytes))
+        self._debt_bytes = max(self._debt_bytes, self._bytes_per_second)
+        await self._pay(0)
         if not self._stopped.is_set():
             self.progress.ratio = 1.0
             self.progress.passes += 1

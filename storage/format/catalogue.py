@@ -204,8 +204,22 @@ def _decode_record(packed: bytes) -> CatalogueRecord:
     return record
 
 
+_MAXIMA = {
+    "seq": (1 << 63) - 1,
+    "namespace_id": 0xFFFFFFFF,
+    "next_namespace_id": 1 << 32,
+    "start_count": 0xFFFFFFFF,
+    "slab": 0xFFFFFFFF,
+    "slot": 0xFFFF,
+    "slot_class": 0xFF,
+}
+"""What rows and headers have room for; seqs are drawn one by one and never come near the end of theirs."""
+
+
 def _in_range(record: CatalogueRecord) -> bool:
     """What the types of the fields can't say (B4)."""
+    if any(getattr(record, name) > _MAXIMA[name] for name, _ in _FIELDS[record.kind] if name in _MAXIMA):
+        return False
     if isinstance(record, NamespaceRecord):
         return is_namespace_name(record.name) and record.namespace_id > 0
     return not isinstance(record, SkippedRecord) or len(record.raw) == ROW_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage.format.catalogue import CatalogueRecord, decode_records
+from storage.format.catalogue import CatalogueRecord, SlabRecord, decode_records
 from storage.format.checkpoint_copy import (
     CATALOGUE_MAGIC,
     DIRECTORY_MAGIC,
@@ -80,11 +80,21 @@ def _read_copy(reader: BlockReader, geometry: Geometry, uuid: bytes, copy: int) 
             header.catalogue_checksum,
         )
         found.catalogue = decode_records(content)
+        _check_slabs(found.catalogue, geometry)
     except Undecodable as error:
         found.verdict = f"{part}: {error.reason}"
         return found
     found.verdict = "valid"
     return found
+
+
+def _check_slabs(catalogue: list[CatalogueRecord], geometry: Geometry) -> None:
+    """Raises Undecodable for a slab or a class the device does not have."""
+    for record in catalogue:
+        if isinstance(record, SlabRecord) and (
+            record.slab >= geometry.slabs or record.slot_class >= len(geometry.class_bytes)
+        ):
+            raise Undecodable(Defect.INVALID, f"catalogue: slab {record.slab} in class {record.slot_class}")
 
 
 def _read_stream(

@@ -86,7 +86,8 @@ class Prover:
             if replaced is not None:
                 result.corrections.add(replaced[0])
             return
-        self._free_present(row.digest, replaced, row, result)
+        if self._index.keys.find(row.digest) != row_id:  # else an earlier start journaled it anew
+            self._free_present(row.digest, replaced, row, result)
         self._index.apply_row(row_id, raw, 0)
         result.corrections.discard(row_id)
         result.unproven.discard(row_id)

@@ -2,7 +2,8 @@
 
 - ``forgets``: now and then a write is answered as done that never reached the device;
 - ``swaps``: now and then a value is written with a byte of it changed, before its checksum is made;
-- ``early``: journal blocks are written a moment after they were acknowledged.
+- ``early``: journal blocks are written a moment after they were acknowledged;
+- ``silent``: a damaged entry is freed without a word.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import asyncio
 import random
 import sys
+from unittest import mock
 
 from rawblockd.lifecycle import Daemon
 from rawblockd.listening import Listener
@@ -18,8 +20,11 @@ from rawblockd.torture.faulty_server import flags_of, serve
 from storage.device.counters import OpKind
 from storage.device.interface import BlockDevice
 from storage.device.operations import IoFuture
+from storage.errors import EntryNotFound
+from storage.format.row import FreeReason, Row
+from storage.put_session import PutSession
+from storage.read_path import ReadPath
 from storage.torture.faulty_device import FaultRates, FaultyDevice
-from storage.write_path import PutSession
 
 FORGOTTEN_RATIO = 0.02
 EARLY_SECONDS = 0.3
@@ -73,15 +78,22 @@ class SwappingPut(PutSession):
         await super().write(changed)
 
 
+async def free_silently(path: ReadPath, row_id: int, row: Row, *_: object, **__: object) -> None:
+    unit = path._commit.free(row_id, row.seq, FreeReason.CORRUPT)
+    assert unit is not None and unit.done is not None
+    await unit.done
+    raise EntryNotFound
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lie", required=True)
     flags = flags_of(parser, sys.argv[1:])
     lie = flags.pop("lie")
     if lie == "swaps":
-        import storage.write_path
-
-        storage.write_path.PutSession = SwappingPut  # type: ignore[misc]
+        mock.patch("storage.write_path.PutSession", SwappingPut).start()
+    elif lie == "silent":
+        mock.patch.object(ReadPath, "failed", free_silently).start()
     else:
         LyingDaemon.kind = {"forgets": ForgetfulDevice, "early": EarlyDevice}[lie]
     sys.exit(serve(LyingDaemon, flags))

@@ -1,0 +1,208 @@
+"""Faults while the engine runs: corruption, unreadable slots, writes and a journal that fail (R5, R7, R8, D1, D3)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+
+from storage.device.counters import OpKind
+from storage.entries import Durability
+from storage.errors import (
+    AcknowledgeNothing,
+    EntryCorrupt,
+    EntryUnreadable,
+    FlushFailed,
+    JournalUnavailable,
+    WriteFailed,
+)
+from storage.status import EngineState, Reason
+from tests.support.engines import Rig, check_accounts, get, payload_of, peek, put, until
+from tests.support.simulated_device import Fault, fail
+
+
+def place_of(rig: Rig, key: bytes) -> tuple[int, int]:
+    """Row id and offset of a key's slot."""
+    found = rig.engine._commit.published(rig.engine._identity.digest(1, key))
+    assert found is not None
+    return found[0], rig.engine._index.table.slot_offset(found[0])
+
+
+def journal_fault(rig: Rig, times: int = -1) -> Fault:
+    geometry = rig.engine._index.geometry
+    start = geometry.journal_offset
+    return Fault(OpKind.WRITE, errno.EIO, start_byte=start, stop_byte=start + geometry.journal_bytes, times=times)
+
+
+@pytest.mark.parametrize("size", [300, 5000, 1_050_000])
+@pytest.mark.parametrize("where", ["header", "payload"])
+async def test_r8_corruption_found_by_a_read(rig: Rig, size: int, where: str) -> None:
+    """A miss, a quarantined slot as a journaled row change, kept over restarts, freed by acknowledge (R5)."""
+    engine = rig.engine
+    await put(engine, b"key", payload_of(1, size))
+    await put(engine, b"other", b"untouched")
+    row_id, offset = place_of(rig, b"key")
+    rig.device.flip(offset + (50 if where == "header" else size - 1))
+    with pytest.raises(EntryCorrupt):
+        await get(engine, b"key")
+    assert engine.counters.corruptions["read"] == 1
+    assert engine.counters.lookups["corrupt"] == 1
+    assert await peek(engine, b"key") is None
+    assert engine.status().capacity.slots.quarantined == 1
+    assert engine.state is EngineState.DEGRADED
+    assert engine.reasons == [Reason.CORRUPTION]
+    check_accounts(engine)
+    for restart in range(3):
+        engine = await (rig.crash() if restart == 1 else rig.reopen())
+        assert engine.status().capacity.slots.quarantined == 1
+        assert not engine.status().partial_recovery
+        assert await peek(engine, b"key") is None
+        assert await get(engine, b"other") == b"untouched"
+    await put(engine, b"key", b"new")
+    assert place_of(rig, b"key")[0] != row_id
+    await engine.acknowledge()
+    await engine.flush()
+    assert engine.status().capacity.slots.quarantined == 0
+    assert engine.state is EngineState.READY
+    assert await get(engine, b"key") == b"new"
+    with pytest.raises(AcknowledgeNothing):
+        await engine.acknowledge()
+
+
+async def test_r7_a_transfer_error_is_not_yet_damage(rig: Rig) -> None:
+    """Bytes flipped in one read, or one EIO, and right in the next: a hit, nothing quarantined."""
+    engine = rig.engine
+    await put(engine, b"key", payload_of(1, 5000))
+    _, offset = place_of(rig, b"key")
+    rig.device.faults.append(fail(OpKind.READ, start_byte=offset, stop_byte=offset + 4096, times=1))
+    assert await get(engine, b"key") == payload_of(1, 5000)
+    assert engine.status().capacity.slots.quarantined == 0
+
+
+async def test_r8_only_the_row_that_failed_is_quarantined(rig: Rig) -> None:
+    """The key is replaced while the read of its old record fails: the new entry stays, the answer is the new one."""
+    engine, device = rig.engine, rig.device
+    await put(engine, b"key", payload_of(1, 5000))
+    _, offset = place_of(rig, b"key")
+    device.flip(offset + 3000)
+    device.hold = lambda kind, at, size: kind is OpKind.READ and at == offset
+    reading = asyncio.create_task(get(engine, b"key"))
+    await until(lambda: bool(device.held))
+    await put(engine, b"key", payload_of(2, 5000))
+    device.release_all()
+    assert await reading == payload_of(2, 5000)
+    assert engine.status().capacity.slots.quarantined == 0
+
+
+async def test_r7_one_unreadable_slot_is_quarantined(rig: Rig) -> None:
+    engine = rig.engine
+    await put(engine, b"key", payload_of(1, 5000))
+    await put(engine, b"other", payload_of(2, 5000))
+    _, offset = place_of(rig, b"key")
+    rig.device.faults.append(fail(OpKind.READ, start_byte=offset, stop_byte=offset + 4096))
+    with pytest.raises(EntryUnreadable):
+        await get(engine, b"key")
+    assert engine.counters.lookups["error"] == 1
+    assert await get(engine, b"other") == payload_of(2, 5000)
+    assert engine.status().capacity.slots.quarantined == 1
+    assert await peek(engine, b"key") is None
+
+
+async def test_a_payload_write_that_fails_gives_everything_back(rig: Rig) -> None:
+    engine = rig.engine
+    await put(engine, b"key", payload_of(1, 3000))
+    geometry = engine._index.geometry
+    rig.device.faults.append(fail(OpKind.WRITE, start_byte=geometry.slabs_offset, times=1))
+    with pytest.raises(WriteFailed):
+        await put(engine, b"key", payload_of(2, 3000))
+    assert await get(engine, b"key") == payload_of(1, 3000)
+    await put(engine, b"key", payload_of(3, 3000))
+    assert await get(engine, b"key") == payload_of(3, 3000)
+
+
+async def test_a_flush_that_fails_refuses_the_level_flush_only(rig: Rig) -> None:
+    engine = rig.engine
+    await put(engine, b"key", b"1")
+    rig.device.faults.append(fail(OpKind.FLUSH, times=1))
+    with pytest.raises(FlushFailed):
+        await put(engine, b"key", b"2", durability=Durability.FLUSH)
+    assert await get(engine, b"key") == b"2"
+    await put(engine, b"key", b"3", durability=Durability.FLUSH)
+
+
+async def test_d1_d3_a_journal_that_fails_undoes_what_is_queued_and_keeps_level_none(rig: Rig) -> None:
+    engine = rig.engine
+    for number in range(4):
+        await put(engine, b"key %d" % number, payload_of(number, 2000))
+    before = engine.status().capacity.slots
+    fault = journal_fault(rig)
+    rig.device.faults.append(fault)
+    refused = await asyncio.gather(
+        *(put(engine, b"key %d" % n, payload_of(n + 10, 2000)) for n in range(2)),
+        *(put(engine, b"fresh %d" % n, payload_of(n, 2000)) for n in range(20)),
+        engine.delete("n", b"key 2"),
+        return_exceptions=True,
+    )
+    assert all(isinstance(result, JournalUnavailable) for result in refused)
+    after = engine.status().capacity.slots
+    assert (after.free, after.live, after.in_flight) == (before.free, before.live, 0)
+    assert engine.state is EngineState.READ_ONLY
+    assert Reason.JOURNAL_UNAVAILABLE in engine.reasons
+    for number in range(4):
+        assert await get(engine, b"key %d" % number) == payload_of(number, 2000)
+    with pytest.raises(JournalUnavailable):
+        await put(engine, b"key 0", b"x")
+    with pytest.raises(JournalUnavailable):
+        await engine.delete("n", b"key 0")
+    for version in (1, 2):
+        for key in (b"key 0", b"volatile"):
+            await put(engine, key, payload_of(version, 900), durability=Durability.NONE)
+    await until(lambda: len(engine._commit._volatile) == 4)
+    assert await get(engine, b"key 0") == payload_of(2, 900)
+    assert await get(engine, b"volatile") == payload_of(2, 900)
+    rig.device.faults.remove(fault)
+    while engine._journal.unavailable:
+        await asyncio.sleep(0.01)
+    await until(lambda: not engine.status().capacity.slots.in_flight)
+    await put(engine, b"key 1", b"taken again")
+    check_accounts(engine)
+    engine = await rig.crash()
+    assert await get(engine, b"key 0") == payload_of(2, 900)
+    assert await get(engine, b"volatile") == payload_of(2, 900)
+    assert await get(engine, b"key 1") == b"taken again"
+    assert await get(engine, b"key 2") == payload_of(2, 2000)
+    assert engine.state is EngineState.READY
+
+
+async def test_d1_a_put_at_level_none_queued_when_the_journal_fails_goes_on(rig: Rig) -> None:
+    """It was acknowledged before its row could be written: readers keep seeing it, and it becomes durable."""
+    engine = rig.engine
+    await put(engine, b"key", payload_of(0, 900))
+    fault = journal_fault(rig)
+    rig.device.faults.append(fault)
+    await put(engine, b"key", payload_of(1, 900), durability=Durability.NONE)
+    await until(lambda: engine._commit.published(engine._identity.digest(1, b"key"))[1].payload_bytes == 900)  # type: ignore[index]
+    while not engine._journal.unavailable:
+        await asyncio.sleep(0.01)
+    assert await get(engine, b"key") == payload_of(1, 900)
+    rig.device.faults.remove(fault)
+    while engine._journal.unavailable:
+        await asyncio.sleep(0.01)
+    await until(lambda: not engine.status().capacity.slots.in_flight)
+    engine = await rig.crash()
+    assert await get(engine, b"key") == payload_of(1, 900)
+
+
+async def test_a_start_that_can_not_write_fails_and_changes_no_answer(rig: Rig) -> None:
+    await put(rig.engine, b"key", b"1")
+    await rig.stop()
+    image = rig.device.image.copy()
+    fresh = Rig(image.copy(), options=rig.options, clock=rig.clock)
+    fresh.device.faults.append(fail(OpKind.WRITE))
+    with pytest.raises(WriteFailed):
+        await fresh.start()
+    assert fresh.engine.state is EngineState.FAILED
+    await fresh.engine.stop()
+    await rig.start_over(fresh.device.image)
+    assert await get(rig.engine, b"key") == b"1"

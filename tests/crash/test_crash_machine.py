@@ -1,0 +1,131 @@
+"""Lives of a cache, each cut at an arbitrary moment: mutations alone and together, then a crash, then the next life.
+
+What was loose at the crash is dropped, kept or torn at random; the model knows what each level promised (D1, D2, B1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from storage.entries import Conditions, Durability
+from storage.errors import EntryNotFound, PreconditionFailed
+from tests.support.crashes import look
+from tests.support.engines import CRASH_OPTIONS, Rig, check_accounts, formatted_image, payload_of, peek, short_journal
+from tests.support.model import Ledger
+from tests.support.simulated_device import cut_all, torn
+
+KEYS = [b"a", b"b", b"c", b"d"]
+SIZES = [0, 1, 3000, 4096, 9000, 70_000]
+
+
+@dataclass(frozen=True)
+class Step:
+    what: str
+    key: bytes
+    size_bytes: int
+    durability: Durability
+    together: bool
+    """Runs at the same time as the step after it."""
+
+
+steps = st.builds(
+    Step,
+    what=st.sampled_from(["put", "put", "put", "put_absent", "delete", "checkpoint", "flush"]),
+    key=st.sampled_from(KEYS),
+    size_bytes=st.sampled_from(SIZES),
+    durability=st.sampled_from(list(Durability)),
+    together=st.booleans(),
+)
+
+
+@dataclass(frozen=True)
+class Life:
+    steps: list[Step]
+    moment: float
+    """Where in the life's events the crash comes, 0 to 1."""
+    power_loss: bool
+    seed: int
+
+
+lives = st.builds(
+    Life,
+    steps=st.lists(steps, min_size=1, max_size=16),
+    moment=st.floats(0.3, 1.0),
+    power_loss=st.booleans(),
+    seed=st.integers(0, 1 << 16),
+)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(lives, min_size=1, max_size=3))
+def test_every_crash_leaves_what_was_acknowledged_or_something_newer(plan: list[Life]) -> None:
+    with short_journal(64, reserve=8):
+        asyncio.run(_live(plan))
+
+
+async def _live(plan: list[Life]) -> None:
+    rig = Rig(formatted_image(journal_blocks=64), options=CRASH_OPTIONS)
+    try:
+        await rig.start()
+        known: dict[bytes, bytes | None] = dict.fromkeys(KEYS)
+        number = 0
+        for life in plan:
+            rng = random.Random(life.seed)
+            rig.device.order = rng
+            ledger = _ledger_of(rig, known)
+            waiting: list[asyncio.Task[None]] = []
+            for step in life.steps:
+                number += 1
+                waiting.append(asyncio.create_task(_take(rig, ledger, step, number)))
+                if not step.together:
+                    await asyncio.gather(*waiting)
+                    waiting.clear()
+            first = rig.device.now if waiting else 0
+            if waiting:  # the crash may come while these run
+                await asyncio.gather(*waiting)
+            last = rig.device.now
+            moment = first + int((last - first) * life.moment) if first else int(last * life.moment)
+            image = rig.device.crash_image(moment, power_loss=life.power_loss, keep=torn(rng))
+            await rig.crash(image)
+            await look(rig.engine, ledger, moment, power_loss=life.power_loss)
+            known = {key: await peek(rig.engine, key) for key in KEYS}
+        await rig.reopen()
+        assert {key: await peek(rig.engine, key) for key in KEYS} == known
+        check_accounts(rig.engine)
+        await rig.stop()
+    finally:
+        cut_all()
+
+
+def _ledger_of(rig: Rig, known: dict[bytes, bytes | None]) -> Ledger:
+    """A ledger that starts from what a recovery found. It stands: the start flushed the journal before it served."""
+    ledger = Ledger(rig.device)
+    for key, value in known.items():
+        with ledger._mutation(key, value, Durability.FLUSH) as mutation:
+            pass
+        mutation.started = mutation.ended = 0
+    return ledger
+
+
+async def _take(rig: Rig, ledger: Ledger, step: Step, number: int) -> None:
+    engine = rig.engine
+    if step.what == "checkpoint":
+        await engine.checkpoint()
+    elif step.what == "flush":
+        await engine.flush()
+    elif step.what == "delete":
+        try:
+            await ledger.delete(engine, step.key, step.durability)
+        except EntryNotFound:
+            return
+    else:
+        conditions = Conditions(must_be_absent=step.what == "put_absent")
+        try:
+            await ledger.put(engine, step.key, payload_of(number, step.size_bytes), step.durability, conditions)
+        except PreconditionFailed:
+            return

@@ -1,6 +1,7 @@
 # make run      the daemon on a 1 GiB file in ./var, http://127.0.0.1:8790
 # make test     everything CI checks: lint, types, layers, all test suites
 # make bench    how long a start takes with a million entries, as a ratio to reading the same bytes
+# make torture  2,000 kills and other harm, then the kills at named points: about an hour
 # make lint     only the static checks
 # make format   let ruff rewrite what it can
 # make docs     write the generated pages of docs/
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test bench lint format docs lock packages clean
+.PHONY: run test bench torture lint format docs lock packages clean
 
 run: $(READY)
 	@mkdir -p var
@@ -23,6 +24,11 @@ test: lint packages
 
 bench: $(READY)
 	@$(BIN)/python -m bench.restart
+
+torture: $(READY)
+	@mkdir -p var
+	@$(BIN)/rawblockd torture var/torture.device --minutes 1 --kills 2000 --seed "$$(date +%F)"
+	@$(BIN)/python -m pytest -q --no-header tests/crash -k named_points
 
 lint: $(READY)
 	@$(BIN)/ruff check .

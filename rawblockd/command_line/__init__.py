@@ -20,6 +20,8 @@ MODULES = {
     "check": "offline",
     "dump": "offline",
     "copies": "offline",
+    "repair": "repair",
+    "torture": "torture",
     "recovery": "daemon",
     "checkpoint": "daemon",
     "status": "daemon",

@@ -1,0 +1,160 @@
+"""Clients: mixed load over several connections, until the daemon is gone or they are told to end."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import threading
+from dataclasses import dataclass
+
+from rawblockd.command_line.daemon_client import UnixConnection
+from rawblockd.torture.ledger import ABSENT, Ledger
+from rawblockd.torture.values import NotThatValue, make_value, version_of
+
+ALL_LEVELS = ("none", "journal", "flush")
+UNFLUSHED_LEVELS = ("none", "journal")
+TIMEOUT_SECONDS = 60.0
+NAMESPACE = "torture"
+CONNECTIONS = 6
+
+PUT_SHARE, DELETE_SHARE, CHECKPOINT_SHARE = 0.60, 0.15, 0.01
+
+
+class TortureFailed(Exception):
+    """The daemon broke a promise; the text says which."""
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Which keys there are, how large their values get, and at which levels they are put."""
+
+    sizes: dict[str, tuple[int, int]]
+    """Key → smallest and largest size of its values, in bytes."""
+    levels: tuple[str, ...] = ALL_LEVELS
+    failing: bool = False
+    """The device fails now and then: any answer of the daemon's that says so is one."""
+
+
+class Load:
+    """Threads with a connection each. They end when the connection does; what went wrong is in ``errors``."""
+
+    def __init__(self, socket_path: str, ledger: Ledger, mix: Mix, seed: str) -> None:
+        self._socket_path = socket_path
+        self._ledger = ledger
+        self._mix = mix
+        self._stopping = threading.Event()
+        self._left = CONNECTIONS
+        self._lock = threading.Lock()
+        self.errors: list[Exception] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(random.Random(f"{seed}/{number}"),), daemon=True)
+            for number in range(CONNECTIONS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Every connection was cut, or an answer was wrong."""
+        return self._left == 0 or bool(self.errors)
+
+    def join(self, *, stop: bool = False) -> None:
+        """Wait until the threads have ended; ``stop`` lets them end between two requests. Raises TortureFailed."""
+        if stop:
+            self._stopping.set()
+        for thread in self._threads:
+            thread.join(TIMEOUT_SECONDS)
+            if thread.is_alive():
+                raise TortureFailed(f"a request was not answered within {TIMEOUT_SECONDS:.0f} s")
+        if self.errors:
+            raise TortureFailed(str(self.errors[0])) from self.errors[0]
+
+    def _run(self, rng: random.Random) -> None:
+        connection = UnixConnection(self._socket_path, TIMEOUT_SECONDS)
+        try:
+            while not self._stopping.is_set():
+                self._step(connection, rng)
+        except (TortureFailed, NotThatValue, TimeoutError) as error:
+            self.errors.append(error)
+            self._stopping.set()
+        except (OSError, http.client.HTTPException):
+            pass  # the daemon is gone; whether it should be is the round's to know
+        finally:
+            connection.close()
+            with self._lock:
+                self._left -= 1
+            self._ledger.wake()
+
+    def _step(self, connection: http.client.HTTPConnection, rng: random.Random) -> None:
+        key = rng.choice(list(self._mix.sizes))
+        chance = rng.random()
+        if chance < CHECKPOINT_SHARE:
+            code, _ = exchange(connection, "POST", "/v1/checkpoint")
+            self._allow("checkpoint", code, {200})
+            self._ledger.count("checkpoint")
+        elif chance < PUT_SHARE:
+            self._put(connection, key, rng)
+        elif chance < PUT_SHARE + DELETE_SHARE:
+            self._delete(connection, key, rng.choice(self._mix.levels))
+        else:
+            self._get(connection, key)
+
+    def _allow(self, what: str, code: int, codes: set[int]) -> None:
+        if code not in codes and not (self._mix.failing and code == 503):
+            raise TortureFailed(f"{what} was answered with {code}")
+
+    def _put(self, connection: http.client.HTTPConnection, key: str, rng: random.Random) -> None:
+        version, level = self._ledger.draw_version(), rng.choice(self._mix.levels)
+        smallest, largest = self._mix.sizes[key]
+        size = int(smallest * (largest / smallest) ** rng.random())  # as many of some kB as of some MB
+        attempt = self._ledger.begin(key, version, level)
+        code, _ = exchange(connection, "PUT", f"{path_of(key)}?durability={level}", make_value(key, version, size))
+        self._allow(f"a put of {key}", code, {201, 204, 503, 507})
+        if code in (201, 204):
+            self._ledger.acknowledge(attempt, "put")
+        elif self._mix.failing:
+            self._ledger.count(f"put {code}")  # it may have reached the device all the same
+        else:
+            self._ledger.refuse(attempt, f"put {code}")
+
+    def _delete(self, connection: http.client.HTTPConnection, key: str, level: str) -> None:
+        # A delete is carried out at level journal at least.
+        attempt = self._ledger.begin(key, ABSENT, "journal" if level == "none" else level)
+        code, _ = exchange(connection, "DELETE", f"{path_of(key)}?durability={level}")
+        self._allow(f"a delete of {key}", code, {204, 404})
+        if code in (204, 404):
+            self._ledger.acknowledge(attempt, "delete")
+        else:
+            self._ledger.count(f"delete {code}")
+
+    def _get(self, connection: http.client.HTTPConnection, key: str) -> None:
+        reading = self._ledger.begin_read(key)
+        try:
+            code, value = exchange(connection, "GET", path_of(key))
+        finally:
+            self._ledger.end_read(reading)
+        self._allow(f"a get of {key}", code, {200, 404})
+        self._ledger.count(f"get {code}")
+        if code == 200:
+            self._check(key, version_of(key, value), reading.versions)
+        elif code == 404 and not self._mix.failing:
+            self._check(key, ABSENT, reading.versions)
+
+    def _check(self, key: str, version: int, admissible: set[int]) -> None:
+        if version not in admissible:
+            raise TortureFailed(
+                f"{key} was read as version {version}; only {sorted(admissible)} may be ({self._ledger.history(key)})"
+            )
+
+
+def path_of(key: str) -> str:
+    return f"/v1/kv/{NAMESPACE}/{key}"
+
+
+def exchange(
+    connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None
+) -> tuple[int, bytes]:
+    """One request: the answer's code and whole body."""
+    connection.request(method, path, body=body)
+    answer = connection.getresponse()
+    return answer.status, answer.read()

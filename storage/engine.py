@@ -87,6 +87,8 @@ class Engine:
             )
         except (RawblockdError, Undecodable):
             self._phase = EngineState.FAILED
+            if self._machine is not None:
+                await self._journal.close()  # else it would try on and on to write to a device that is given up
             raise
         self._space.settle()
         await self._health.self_test(self._device, self._index.geometry, self._internal)

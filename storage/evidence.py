@@ -25,6 +25,8 @@ class Evidence:
         self.unknown: set[Place] = set()
         """Quarantined slots of which not even the key's digest is known."""
         self.superseded: set[Place] = set()
+        self.superseding: set[Place] = set()
+        """As ``superseded``, from the moment the put or delete joins, and also if it is undone."""
         self._touched: set[bytes] = set()
         self._overflowed = False
         self.failures: dict[Place, int] = {}
@@ -40,6 +42,7 @@ class Evidence:
         """A slot is quarantined no more."""
         self.unknown.discard(place)
         self.superseded.discard(place)
+        self.superseding.discard(place)
         places = self._by_digest.get(digest)
         if places is not None:
             places.discard(place)
@@ -51,7 +54,10 @@ class Evidence:
         if self.unknown:
             self._touch(digest)
         places = self._by_digest.get(digest)
-        return sorted(places - self.superseded) if places else []
+        if not places:
+            return []
+        self.superseding |= places
+        return sorted(places - self.superseded)
 
     def _touch(self, digest: bytes) -> None:
         if len(self._touched) < TOUCHED_MAX:

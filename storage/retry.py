@@ -81,8 +81,13 @@ class Retrier:
         if self._index.table.place_of(row_id) in self._index.evidence.superseded:
             return "superseded"
         header = await self._verified(row_id)
+        if self._index.table.row(row_id) != row:
+            return "skipped"  # acknowledged while this read, or restored by another retry
         if header is None or not self._agrees(row_id, row, header):
             return "skipped"
+        # Asked once more: while this read, the key may have been put or deleted, durably or not yet.
+        if self._index.table.place_of(row_id) in self._index.evidence.superseding:
+            return "superseded"
         known = any(row.digest)
         untouched = known or self._index.evidence.untouched(header.digest)
         if not untouched or self._commit.joined(header.digest) is not None:

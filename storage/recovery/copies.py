@@ -116,3 +116,9 @@ def _read_stream(
     if stream_checksum(content) != checksum:
         raise Undecodable(Defect.CHECKSUM, "not the stream the header names")
     return decoded
+
+
+def copy_header(copy: FoundCopy) -> CopyHeader:
+    """The header of a copy that has one."""
+    assert copy.header is not None
+    return copy.header

@@ -105,6 +105,10 @@ class RecoveryReport:
             counts[entry.reason.value] += 1
         return counts
 
+    def note_unknown_loss(self, why: str) -> None:
+        """A loss whose extent can't be counted."""
+        self.unknown_loss = f"{self.unknown_loss}; {why}" if self.unknown_loss else why
+
     @property
     def partial(self) -> bool:
         return bool(self.skipped or self.unknown_loss)

@@ -403,4 +403,4 @@ async def _pages_copied_while_keys_move() -> None:
     await checkpoint
     checked = ledger.mutations
     ledger.mutations = {b"key %d" % number: checked[b"key %d" % number] for number in range(30)}
-    await examine_all(rig, ledger)
+    await examine_all(rig, ledger, every=3)

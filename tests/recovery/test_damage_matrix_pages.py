@@ -58,6 +58,12 @@ def of_another_device(victim: Victim, world: World, copy: int, page: int, rows: 
     return SkipReason.WRONG_DEVICE
 
 
+def of_a_later_generation(victim: Victim, world: World, copy: int, page: int, rows: Rows) -> SkipReason:
+    """It verifies, and its directory names it: a page of a slab's life that nobody else knows of."""
+    victim.write_page_wrong(copy, page, lambda block: None, generation=(1 << 63) - 1)
+    return SkipReason.WRONG_PLACE
+
+
 KINDS = [
     flip_rows,
     flip_header,
@@ -67,6 +73,7 @@ KINDS = [
     of_another_page,
     of_an_older_checkpoint,
     of_another_device,
+    of_a_later_generation,
 ]
 Kind = Callable[[Victim, World, int, int, Rows], SkipReason]
 
@@ -151,11 +158,11 @@ async def test_r1_r3_a_damaged_page_and_a_lost_journal_block(
     lose_block(victim, world, expected)
     rig = await start(world, victim)
     await check_start(rig, world, expected, caplog)
-    await check_frozen(rig, 300)
+    await check_frozen(rig, 100)
     await rig.stop()
 
 
-@pytest.mark.parametrize("page", [0, 1, 2, 5, 10])
+@pytest.mark.parametrize("page", [0, 5, 10])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_r4_r5_frozen_while_partial_and_whole_again_once_acknowledged(
     world: World, kind: Kind, page: int

@@ -169,7 +169,7 @@ async def test_b4_r2_a_row_of_the_journal_written_wrong(world: World, odd: str) 
     for _ in range(10):
         await restart(rig)
         assert rig.engine.status().skipped_by_reason == expected.by_reason()
-    await check_frozen(rig, 500)
+    await check_frozen(rig, 200)
     await check_acknowledged(rig)
     await rig.stop()
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from storage.errors import AcknowledgeNothing
+from storage.device.counters import OpKind
+from storage.errors import AcknowledgeNothing, EntryNotFound, EntryUnreadable
 from storage.format.row import SlotState
+from storage.recovery.report import SkipReason
 from tests.recovery.checks import check_partial_state, check_status, check_values, quarantined_slots, restart, start
 from tests.recovery.expectations import Expected, PageDamage
 from tests.recovery.test_damage_matrix_pages import settled_before
 from tests.recovery.world import World
-from tests.support.engines import Rig, check_accounts, payload_of, peek, put
+from tests.support.engines import Rig, check_accounts, payload_of, peek, put, turns
 from tests.support.victim import Victim
 
 
-def unreadable_slots(
-    world: World, *, known: bool, count: int = 5, page_reason: str = "flip"
-) -> tuple[Victim, list[int], Expected]:
+def unreadable_slots(world: World, *, known: bool, count: int = 5) -> tuple[Victim, list[int], Expected]:
     """A page lost in all copies and some of its slots unreadable; ``known``: the lines still tell whose they were."""
-    from storage.recovery.report import SkipReason
-
     victim, page = world.victim(), 1
     rows = settled_before(world, page)[:count]
     found = PageDamage(broken_headers=set(rows))
@@ -31,7 +30,7 @@ def unreadable_slots(
             victim.flip(victim.page_offset(copy, page) + 40)
         else:
             for row_id in rows:
-                victim.flip(victim.line_offset(copy, row_id) + 20)
+                victim.zero(victim.line_offset(copy, row_id), 64)
     for row_id in rows:
         victim.unreadable(world.offsets[row_id])
     expected = found.expected(world, victim)
@@ -93,8 +92,6 @@ async def put_and_deleted(rig: Rig, key: bytes) -> None:
 
 
 async def deleted_though_absent(rig: Rig, key: bytes) -> None:
-    from storage.errors import EntryNotFound
-
     with pytest.raises(EntryNotFound):
         await rig.engine.delete("n", key)
 
@@ -132,18 +129,20 @@ async def test_r5_retry_never_brings_a_key_back_over_what_happened_since(
     after = {key: await peek(rig.engine, key) for key in touched}
     await between(rig)
     rig.device.faults.clear()
+    # Of a slot whose key nobody knew, a later start can't tell any more whether that key was touched: it stays.
+    certain = known or between in (nothing, compacted)
+    kept = rows[2:] if certain else []
     result = await rig.engine.retry()
-    assert result.superseded == 2
-    assert result.restored == len(rows) - 2
+    assert (result.restored, result.superseded) == (len(kept), len(rows) - len(kept))
     for key in touched:
         assert await peek(rig.engine, key) == after[key]
-    for row_id in rows[2:]:
+    for row_id in kept:
         assert await peek(rig.engine, world.keys[row_id]) == world.values[world.keys[row_id]]
-    assert rig.engine.status().skipped_entries == 2
+    assert rig.engine.status().skipped_entries == len(rows) - len(kept)
     check_accounts(rig.engine)
     await restart(rig)
     result = await rig.engine.retry()
-    assert (result.restored, result.superseded) == (0, 2)
+    assert (result.restored, result.superseded) == (0, len(rows) - len(kept))
     await rig.engine.acknowledge()
     await restart(rig)
     for key in touched:
@@ -190,8 +189,6 @@ async def test_r5_retry_also_brings_back_what_failed_while_running(world: World)
     victim = world.victim()
     victim.unreadable(world.offsets[row_id])
     rig.device.faults = victim.faults
-    from storage.errors import EntryUnreadable
-
     with pytest.raises(EntryUnreadable):
         await peek(rig.engine, key)
     assert quarantined_slots(rig.engine) == {row_id}
@@ -200,4 +197,61 @@ async def test_r5_retry_also_brings_back_what_failed_while_running(world: World)
     assert result.restored == 1
     assert await peek(rig.engine, key) == world.values[key]
     check_accounts(rig.engine)
+    await rig.stop()
+
+
+# -- while it runs -------------------------------------------------------------------------------------------------
+
+
+async def acknowledged(rig: Rig, key: bytes) -> None:
+    """The slot is freed, and another put takes it."""
+    await rig.engine._partial.acknowledge()  # type: ignore[union-attr]
+    for number in range(200):
+        await put(rig.engine, b"meanwhile %d" % number, payload_of(number, 700))
+        await rig.engine.flush()
+
+
+@pytest.mark.parametrize("change", [overwritten, put_and_deleted, deleted_though_absent, acknowledged])
+@pytest.mark.parametrize("known", [True, False], ids=["keys known", "keys unknown"])
+async def test_r5_what_happens_while_a_retry_reads_is_not_undone_by_it(
+    world: World, known: bool, change: Change
+) -> None:
+    """R5, B1: between the read of the slot and its return to life, the key or the slot may have changed."""
+    victim, rows, _ = unreadable_slots(world, known=known, count=1)
+    rig = await start(world, victim)
+    rig.device.faults.clear()
+    key, offset = world.keys[rows[0]], world.offsets[rows[0]]
+    rig.device.hold = lambda kind, at, size: kind is OpKind.READ and at == offset
+    retrying = asyncio.create_task(rig.engine.retry())
+    await turns()
+    assert len(rig.device.held) == 1
+    await change(rig, key)
+    after = await peek(rig.engine, key)
+    rig.device.release_all()
+    result = await retrying
+    assert result.restored == 0
+    assert await peek(rig.engine, key) == after
+    for number in range(200 if change is acknowledged else 0):
+        assert await peek(rig.engine, b"meanwhile %d" % number) == payload_of(number, 700)
+    check_accounts(rig.engine)
+    await rig.stop()
+
+
+async def test_r5_a_deletion_still_in_the_queue_counts(world: World) -> None:
+    """R5, D3: the deletion of an absent key has joined and is not durable yet; the entry must not come back."""
+    victim, rows, _ = unreadable_slots(world, known=True, count=1)
+    rig = await start(world, victim)
+    rig.device.faults.clear()
+    geometry = rig.engine._index.geometry
+    rig.device.hold = lambda kind, at, _: kind is OpKind.WRITE and at < geometry.slabs_offset
+    key = world.keys[rows[0]]
+    deleting = asyncio.create_task(deleted_though_absent(rig, key))
+    await turns()
+    assert len(rig.device.held) == 1
+    retrying = asyncio.create_task(rig.engine.retry())
+    await turns(100)
+    rig.device.release_all()
+    await deleting
+    assert (await retrying).restored == 0
+    assert await peek(rig.engine, key) is None
     await rig.stop()

@@ -45,6 +45,14 @@ async def examine(image: Image, ledger: Ledger, moment: int, clock: FakeClock, *
     rig = await recovered(image, clock)
     try:
         await look(rig.engine, ledger, moment, power_loss=power_loss)
+        known = {key: await peek(rig.engine, key) for key in ledger.mutations}
+        # Nothing says yet that the corrections of this start were flushed: they are read as unproven rows themselves.
+        at_once = await recovered(rig.device.crash_image(power_loss=True), clock)
+        try:
+            again = {key: await peek(at_once.engine, key) for key in ledger.mutations}
+            assert again == known, f"a power loss right after the start that followed the crash at {moment}"
+        finally:
+            await abandon(at_once.device)
         await put(rig.engine, b"after the crash", b"still serving")
         # The corrections of the first recovery must leave a journal that reads the same (R9).
         before = {key: await peek(rig.engine, key) for key in ledger.mutations}

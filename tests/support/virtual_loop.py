@@ -34,6 +34,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector = _JumpingSelector()
         selector.loop = self
         super().__init__(selector)
+        self.complaints: list[str] = []
+        """What tasks that nobody waits for ended with."""
+        self.set_exception_handler(lambda _loop, context: self.complaints.append(repr(context)))
 
     def time(self) -> float:
         return self.seconds
@@ -46,4 +49,8 @@ async def _inline(function: Callable[..., T], /, *arguments: Any, **named: Any) 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """Run to the end in virtual time. What would go to a thread runs in line, or the clock would jump past it."""
     with mock.patch("asyncio.to_thread", _inline), asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+        result = runner.run(main)
+        loop = runner.get_loop()
+        assert isinstance(loop, VirtualLoop)
+        assert not loop.complaints, loop.complaints
+        return result

@@ -1,0 +1,159 @@
+"""Step 10: the counts, the refusal (R6), and what the engine starts from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage.checkpoint import CopyState, empty_directory
+from storage.errors import InvalidRowsFound, TooMuchSkipped
+from storage.format.checkpoint_copy import Directory
+from storage.format.row import FreeReason, SlotState, plausible
+from storage.journal import JournalPosition
+from storage.recovery.copies import FoundCopy
+from storage.recovery.journal_scan import FoundJournal, JournalContent
+from storage.recovery.pages import BadLine
+from storage.recovery.replay import row_ids_of
+from storage.recovery.report import SkippedEntry, SkipReason
+from storage.recovery.result import Recovered, RecoveryLimits
+from storage.recovery.settle import Settler
+from storage.recovery.unflushed import Unflushed
+from storage.recovery.work import RecoveryWork
+from storage.slot_table import SlotTable
+
+
+class Verdict:
+    def __init__(self, work: RecoveryWork) -> None:
+        self._work = work
+        self._reader = work.reader
+        self._superblock = work.superblock
+        self._geometry = work.geometry
+        self._report = work.report
+        self._index = work.index
+        self._catalogue = work.catalogue
+
+    def count(self, now_seconds: float) -> None:
+        """Fill the report."""
+        table = self._index.table
+        row_ids = table.row_ids()
+        live = row_ids[table.lines["state"][row_ids] == SlotState.LIVE]
+        expires = table.lines["expires_at"][live]
+        self._report.expired = int(((expires > 0) & (expires <= now_seconds)).sum())
+        self._report.recovered = len(live) - self._report.expired
+        known = {(r.reason, r.slab, r.slot, r.raw) for r in self._catalogue.open_skipped()}
+        # Found by an earlier start, which could not say any more that the journal was flushed: it counts once (R9).
+        self._work.bad = [
+            line for line in self._work.bad if (line.reason.value, *self._place(line), line.raw) not in known
+        ]
+        for record in self._catalogue.open_skipped():
+            self._report.skipped.append(
+                SkippedEntry(
+                    SkipReason(record.reason),
+                    record.copy_plus_one - 1,
+                    record.page,
+                    record.slab,
+                    record.slot,
+                    record.raw,
+                    record.namespace_id,
+                    record.write_id,
+                    record.digest,
+                    record.key,
+                )
+            )
+        settler = Settler(self._reader, self._index, self._superblock, 0)
+        for line in self._work.bad:
+            line.header = settler.header(line.row_id) if line.row_id else None
+            self._report.skipped.append(skipped_entry(table, line))
+        partial = self._catalogue.partial
+        if partial is not None and partial.unknown_loss and not self._report.unknown_loss:
+            self._report.unknown_loss = "found by an earlier start"
+
+    def _place(self, line: BadLine) -> tuple[int, int]:
+        return self._index.table.place_of(line.row_id) if line.row_id else (0, 0)
+
+    def judge(self, limits: RecoveryLimits) -> None:
+        """R6: refuse before anything is written."""
+        invalid = sum(1 for line in self._work.bad if line.reason is SkipReason.INVALID_ROW)
+        skipped = len(self._work.bad)
+        total = skipped + self._report.recovered + self._report.expired
+        if skipped <= limits.max_skipped_floor or skipped <= limits.max_skipped_ratio * total:
+            return
+        counts = {reason: count for reason, count in self._report.by_reason().items() if count}
+        if invalid > limits.max_skipped_floor:
+            raise InvalidRowsFound(f"{invalid} of {total} entries", counts=counts)
+        if not limits.accept_loss:
+            raise TooMuchSkipped(f"{skipped} of {total} entries: {counts}", counts=counts)
+
+    def result(
+        self,
+        copies: list[FoundCopy],
+        number: int,
+        found: FoundJournal,
+        content: JournalContent,
+        unflushed: Unflushed,
+    ) -> Recovered:
+        """What the engine starts from. ``number`` is that of the newest checkpoint known of."""
+        highest = max(
+            [self._catalogue.highest_seq, *(c.header.seq for c in copies if c.header is not None)]
+            + ([int(content.rows["seq"].max())] if len(content.rows) else [])
+            + [int(self._index.table.page_seq.max())]
+        )
+        starts = [self._superblock.start_count, self._catalogue.start_count, found.start_count]
+        # Lost blocks may have used seqs that nothing else names: leave room for as many as they can hold.
+        room = len(found.missing) * self._geometry.block_bytes
+        partial = self._catalogue.partial
+        states = [CopyState(c.copy, c.header if c.valid else None, _directory(c, self._geometry.pages)) for c in copies]
+        self._mark_unvoided(content, found.complete_since)
+        self._catalogue.install_evidence(self._index)
+        if partial is not None and self._index.evidence.unknown:
+            self._index.evidence.forget_touched()
+        return Recovered(
+            superblock=self._superblock,
+            index=self._index,
+            copies=states,
+            number=number,
+            position=JournalPosition(
+                last_block=found.last_block,
+                last_checksum=found.last_checksum,
+                tail=found.tail,
+                complete_since=found.complete_since,
+                flushed_through=found.flushed_through,
+                next_seq=highest + room + 1,
+                start_count=max(starts) + 1,
+            ),
+            report=self._report,
+            new_skipped=self._report.skipped[len(self._report.skipped) - len(self._work.bad) :],
+            newly_unknown=bool(self._report.unknown_loss) and (partial is None or not partial.unknown_loss),
+            corrections=sorted(unflushed.corrections),
+            counts_before=dict(partial.counts) if partial is not None else {},
+        )
+
+    def _mark_unvoided(self, content: JournalContent, complete_since: int) -> None:
+        """Freed slots whose headers may still verify: all whose freeing row the journal still holds.
+
+        That is more than seqs tell: a row journaled once more, because its slot was in use, keeps its old seq.
+        """
+        table = self._index.table
+        row_ids = table.row_ids()
+        lines = table.lines[row_ids]
+        freed = (lines["state"] == SlotState.FREE) & (lines["reason"] != FreeReason.NEVER_USED)
+        spoken_of, exists = row_ids_of(self._index, content.rows)
+        freed &= (lines["seq"] > complete_since) | np.isin(row_ids, spoken_of[exists])
+        self._index.slots.freed_unvoided.update(row_ids[freed].tolist())
+        self._index.slots.freed_unvoided.update(self._report.stale_headers)
+
+
+def skipped_entry(table: SlotTable, line: BadLine) -> SkippedEntry:
+    """The report's entry of a line: place, raw row, and what row or record header know of the key."""
+    slab, slot = table.place_of(line.row_id) if line.row_id else (0, 0)
+    place = (line.reason, line.copy, line.page, slab, slot, line.raw)
+    if line.header is not None:
+        header = line.header
+        return SkippedEntry(*place, header.namespace_id, header.write_id, header.digest, header.map.key)
+    row = SkippedEntry(*place).claimed()
+    if row.state == SlotState.LIVE and plausible(row):
+        return SkippedEntry(*place, row.namespace_id, row.write_id, row.digest)
+    return SkippedEntry(*place)
+
+
+def _directory(copy: FoundCopy, pages: int) -> Directory:
+    return copy.directory if copy.valid and copy.directory is not None else empty_directory(pages)

@@ -2,8 +2,8 @@
 
 Rows keep their seqs, so replay, which goes by seq only, is not disturbed by rows that appear twice. What the journal
 is complete for does not change: from the new tail on it still holds the newest row of every slot that changed since
-the oldest copy, so each copy stays as good a base as before. It fits: the ring holds twice all rows (DESIGN: two rows
-per slot), and a compaction writes each row once.
+the oldest copy, so each copy stays as good a base as before. It fits: the ring holds three rows per slot, and a
+compaction begins when half of it is used and writes each row once.
 """
 
 from __future__ import annotations

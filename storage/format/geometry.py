@@ -37,6 +37,9 @@ SLABS_MIN = 4
 CATALOGUE_SLAB_BYTES = 32
 CATALOGUE_NAMESPACE_BYTES = 256
 CATALOGUE_STATE_BYTES = 65536
+JOURNAL_ROWS = 3
+"""Rows of journal per slot. A compaction while checkpoints are frozen appends every row that changed, at most one per
+slot, and begins when half the ring is used: 1.5 + 1 of 3, which leaves room for what is written meanwhile."""
 CLASS_RATIO = 1.25
 SNAP_RATIO_MAX = 2.1
 """Steps wider than an octave can't meet every power of two; the first ratio above 2 that is tried still does."""
@@ -306,7 +309,7 @@ def _divide(device_bytes: int, block_bytes: int, smallest: int, slab: int, copie
         slab_bytes=slab,
         slabs=slabs,
         smallest_slot_bytes=smallest,
-        journal_blocks=max(JOURNAL_MIN_BLOCKS, -(-2 * rows // rows_per_block)),
+        journal_blocks=max(JOURNAL_MIN_BLOCKS, -(-JOURNAL_ROWS * rows // rows_per_block)),
         class_bytes=plan_classes(smallest, slab - block_bytes, block_bytes, min(CLASSES_MAX, max(4, slabs // 4))),
     )
 

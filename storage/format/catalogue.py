@@ -204,7 +204,7 @@ def _decode_record(packed: bytes) -> CatalogueRecord:
     return record
 
 
-_MAXIMA = {
+MAXIMA = {
     "seq": (1 << 63) - 1,
     "namespace_id": 0xFFFFFFFF,
     "next_namespace_id": 1 << 32,
@@ -218,7 +218,7 @@ _MAXIMA = {
 
 def _in_range(record: CatalogueRecord) -> bool:
     """What the types of the fields can't say (B4)."""
-    if any(getattr(record, name) > _MAXIMA[name] for name, _ in _FIELDS[record.kind] if name in _MAXIMA):
+    if any(getattr(record, name) > MAXIMA[name] for name, _ in _FIELDS[record.kind] if name in MAXIMA):
         return False
     if isinstance(record, NamespaceRecord):
         return is_namespace_name(record.name) and record.namespace_id > 0

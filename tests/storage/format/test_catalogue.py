@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.format import catalogue
-from storage.format.catalogue import CatalogueRecord, NamespaceRecord, SkippedRecord, decode_records, encode_record
+from storage.format.catalogue import (
+    MAXIMA,
+    CatalogueRecord,
+    NamespaceRecord,
+    SkippedRecord,
+    decode_records,
+    encode_record,
+)
 from storage.format.layout import Defect, Undecodable
 
 KINDS = sorted(
@@ -31,7 +38,7 @@ BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
 }
 BY_NAME: dict[tuple[type[CatalogueRecord], str], st.SearchStrategy[Any]] = {
     (NamespaceRecord, "name"): st.text(st.sampled_from("abzABZ019._-"), min_size=1, max_size=128),
-    (NamespaceRecord, "namespace_id"): st.integers(1, 2**32),
+    (NamespaceRecord, "namespace_id"): st.integers(1, MAXIMA["namespace_id"]),
     (SkippedRecord, "raw"): st.binary(min_size=64, max_size=64),
 }
 SAMPLE_VALUES: dict[Any, Any] = {int: 5, str: "name", bytes: bytes(64), bool: True}
@@ -43,7 +50,13 @@ def hints_of(cls: type[CatalogueRecord]) -> dict[str, Any]:
 
 
 def records_of(cls: type[CatalogueRecord]) -> st.SearchStrategy[CatalogueRecord]:
-    return st.builds(cls, *(BY_NAME.get((cls, name), BY_TYPE[hint]) for name, hint in hints_of(cls).items()))
+    return st.builds(cls, *(values_of(cls, name, hint) for name, hint in hints_of(cls).items()))
+
+
+def values_of(cls: type[CatalogueRecord], name: str, hint: Any) -> st.SearchStrategy[Any]:
+    if (cls, name) in BY_NAME:
+        return BY_NAME[cls, name]
+    return st.integers(0, MAXIMA[name]) if name in MAXIMA else BY_TYPE[hint]
 
 
 def sample_of(cls: type[CatalogueRecord]) -> list[Any]:

@@ -59,7 +59,7 @@ lock:
 	"$$scratch/bin/python" -m pip --disable-pip-version-check freeze --exclude rawblockd > requirements.lock
 
 # Foreign signatures to refuse, loop devices and fault injection: the tests use the real tools.
-PACKAGES := e2fsprogs xfsprogs btrfs-progs lvm2 fdisk gdisk cryptsetup-bin strace util-linux systemd
+PACKAGES := e2fsprogs xfsprogs btrfs-progs lvm2 fdisk cryptsetup-bin util-linux mount systemd
 packages:
 	@tests/install_packages.sh $(PACKAGES)
 

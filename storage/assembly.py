@@ -79,6 +79,7 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
     later: list[Maintenance] = []
     commit = Commit(index, around.counters, around.clock)
     journal = _journal(recovered, around, internal, commit, lambda: later[0].journal_grew())
+    journal.step = around.step
     commit.journal = journal
     space = _space(around, index, commit, journal, identity, internal)
     commit.give_back = space.give_back
@@ -212,7 +213,7 @@ def _checkpointer(
         number=recovered.number,
         wait_timeout_seconds=around.options.wait_timeout_seconds,
         renew=commit.renew,
-        settle=space.settle,
+        settle=space.settle_and_look,
         step=around.step,
     )
 

@@ -131,6 +131,7 @@ class Checkpointer:
             self.step("checkpoint_begin")
             seq, block = self.journal.published_seq, self.journal.last_block + 1
             await self.journal.flush()
+            self.step("checkpoint_void")
             self.settle()
             others = [c.header for c in self.copies if c.header is not None and c is not target]
             tail = min([block, *(header.journal_block for header in others)])
@@ -139,15 +140,19 @@ class Checkpointer:
             self.step("checkpoint_pages")
             target.header = None
             written = await self._write_pages(target)
+            self.step("checkpoint_streams")
             header, stream_bytes = await self._write_streams(target, seq, block, max(tail, self.journal.tail))
+            self.step("checkpoint_flush")
             await self.device.flush()
             self.step("checkpoint_header")
             await self._write_header(target, header)
+            self.step("checkpoint_header_flush")
             await self.device.flush()
-            self.step("checkpoint_done")
+            self.step("checkpoint_tail")
             self.number = header.number
             target.header = header
             self.journal.move_tail(max(tail, self.journal.tail), tail_seq)
+            self.step("checkpoint_done")
             size = self.index.geometry.block_bytes
             duration = self.last_duration_seconds = loop.time() - started
             result = CheckpointResult(target.copy, seq, written, written * size + stream_bytes + size, duration)

@@ -69,6 +69,8 @@ class Commit:
         self._overlay: dict[bytes, Pending] = {}
         self._volatile: list[PutIntent] = []
         self._creating: dict[str, asyncio.Future[int]] = {}
+        self._ids_under_way = 0
+        """Namespace ids drawn whose record is not durable yet."""
         self._rows = RowChanges(index.table, index.seed, lambda: self.journal.draw_seq())
         self.journal: Journal
         """Set by the engine once the journal's position is known."""
@@ -287,10 +289,14 @@ class Commit:
 
     async def _create_namespace(self, name: str) -> int:
         self.journal.check_available()
-        namespace_id = self._index.namespaces.draw_id()
-        unit = self.record(lambda seq: NamespaceRecord(seq, namespace_id, name, {}))
-        assert unit.done is not None
-        await unit.done
+        namespace_id = self._index.namespaces.draw_id(self._ids_under_way)
+        self._ids_under_way += 1
+        try:
+            unit = self.record(lambda seq: NamespaceRecord(seq, namespace_id, name, {}))
+            assert unit.done is not None
+            await unit.done
+        finally:
+            self._ids_under_way -= 1
         return namespace_id
 
     def _created(self, name: str, future: asyncio.Future[int]) -> None:

@@ -8,7 +8,6 @@ compaction begins when half of it is used and writes each row once.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -55,7 +54,8 @@ class Compactor:
             part = records[begin : begin + UNITS_AT_ONCE]
             await self._join([Unit(records=[record], privileged=True, makes_room=True) for record in part])
         await self._journal.flush()
-        self._journal.move_tail(cut + 1, since)
+        # A checkpoint that an acknowledgement began meanwhile may have moved the tail further already.
+        self._journal.move_tail(max(cut + 1, self._journal.tail), since)
         log.info("journal compacted", extra={"fields": {"rows": rows, "tail": cut + 1}})
 
     async def _join(self, units: list[Unit]) -> None:
@@ -89,8 +89,3 @@ class Compactor:
         records += [SupersededRecord(draw(), slab, slot) for slab, slot in sorted(evidence.superseded)]
         records += [SlotFailuresRecord(draw(), *place, failures) for place, failures in evidence.failures.items()]
         return records
-
-
-async def wait_all(units: list[Unit]) -> None:
-    """Wait until all units are durable. Raises the first failure."""
-    await asyncio.gather(*(unit.done for unit in units if unit.done is not None))

@@ -59,7 +59,7 @@ class EngineCounters:
         self.lookups = dict.fromkeys(("hit", "miss", "expired", "corrupt", "error"), 0)
         self.puts = dict.fromkeys(("created", "replaced", "refused", "failed", "lost"), 0)
         self.deletes = dict.fromkeys(("deleted", "missing", "failed"), 0)
-        self.evictions = dict.fromkeys(("evicted", "expired", "quota", "wiped", "slab"), 0)
+        self.evictions = dict.fromkeys(("evicted", "expired", "quota", "wiped"), 0)
         self.corruptions = dict.fromkeys(("read", "recovery", "scrub"), 0)
         self.checkpoints = dict.fromkeys(("success", "failed"), 0)
         self.checkpoint_duration = Histogram(DURATION_BOUNDS_SECONDS)

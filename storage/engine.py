@@ -7,6 +7,7 @@ are joined here and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -27,7 +28,6 @@ from storage.errors import (
     Starting,
     Unavailable,
 )
-from storage.format.layout import Undecodable
 from storage.health import DeviceHealth
 from storage.keys import check_key
 from storage.observation import checkpoint_status, engine_status, recovery_status
@@ -58,6 +58,7 @@ class Engine:
         self.counters = EngineCounters()
         self._health = DeviceHealth()
         self._machine: Machine | None = None
+        self._memory = contextlib.ExitStack()
         self._partial: PartialRecovery | None = None
         self.step: Callable[[str], None] = lambda _: None
         """Told the named points a crash test stops at; set before ``start``."""
@@ -65,36 +66,47 @@ class Engine:
     # -- start and stop -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover, then serve. Raises DeviceRefused, RecoveryRefused, DeviceFailed; the state then is ``failed``."""
+        """Recover, then serve. Raises DeviceRefused, RecoveryRefused, DeviceFailed, Busy.
+
+        After a start that failed the state is ``failed``; nothing runs any more, and no memory is held.
+        """
         self._phase = EngineState.RECOVERING
+        try:
+            recovered = await self._make_ready()
+        except BaseException:
+            self._phase = EngineState.FAILED
+            await self._give_up()
+            raise
+        self._maintenance.start()
+        self._phase = EngineState.READY
+        self._log_start(recovered)
+
+    async def _make_ready(self) -> Recovered:
+        """Recover, make the parts, and write what a start writes."""
         options = self._options
         limits = RecoveryLimits(
             options.max_skipped_ratio, options.max_skipped_floor, options.accept_loss, options.adopt_seq
         )
-        try:
-            recovered = await asyncio.to_thread(recover, self._device, limits, self.progress, self._clock())
-            # Touching the arena's pages takes 0.6 s per 256 MiB: not on the loop.
-            self._arena = await asyncio.to_thread(BufferArena, options.buffer_bytes)
-            self._device.start(asyncio.get_running_loop())
-            around = Surroundings(
-                self._device, options, self.counters, self._health, self._clock, self._arena, self.step
-            )
-            self._run_on(assemble(recovered, around))
-            assert self._partial is not None
-            self.step("start_recovered")
-            await write_start(
-                self._device, recovered, self._commit, self._journal, self._internal, self._partial, self._clock
-            )
-        except (RawblockdError, Undecodable):
-            self._phase = EngineState.FAILED
-            if self._machine is not None:
-                await self._journal.close()  # else it would try on and on to write to a device that is given up
-            raise
+        recovered = await asyncio.to_thread(recover, self._device, limits, self.progress, self._clock())
+        # Touching the arena's pages takes 0.6 s per 256 MiB: not on the loop.
+        self._arena = await asyncio.to_thread(BufferArena, options.buffer_bytes)
+        self._memory.callback(self._arena.close)
+        self._device.start(asyncio.get_running_loop())
+        around = Surroundings(self._device, options, self.counters, self._health, self._clock, self._arena, self.step)
+        machine = assemble(recovered, around)
+        self._memory.callback(machine.internal.close)
+        self._run_on(machine)
+        self.step("start_recovered")
+        await write_start(self._device, recovered, machine, self.step)
         self._space.settle()
         await self._health.self_test(self._device, self._index.geometry, self._internal)
-        self._maintenance.start()
-        self._phase = EngineState.READY
-        self._log_start(recovered)
+        return recovered
+
+    async def _give_up(self) -> None:
+        """End what a start that failed has begun."""
+        if self._machine is not None:
+            await self._journal.close()  # else it would try on and on to write to a device that is given up
+        self._memory.close()
 
     def _run_on(self, machine: Machine) -> None:
         """Take the parts as the engine's own."""
@@ -139,8 +151,7 @@ class Engine:
         if running:
             await self._last_writes(checkpoint=checkpoint)
         await self._device.stop()
-        self._arena.close()
-        self._internal.close()
+        self._memory.close()
         self._phase = EngineState.STOPPED
 
     async def _last_writes(self, *, checkpoint: bool) -> None:

@@ -12,16 +12,17 @@ from storage.format.geometry import NO_CLASS
 from storage.format.row import FreeReason, SlotState
 from storage.index import Index
 from storage.journal import Unit
+from storage.waiting import UNITS_AT_ONCE, wait_all
 
 SLICE_ROWS = 65536
 """Rows looked at between two turns of the loop: some 200 µs."""
 
 
-async def expire(index: Index, commit: Commit, clock: Callable[[], float]) -> list[Unit]:
-    """Join the freeing of every expired entry; returns the units. Raises JournalUnavailable."""
+async def expire(index: Index, commit: Commit, clock: Callable[[], float]) -> None:
+    """Free every expired entry, durably. Raises JournalUnavailable."""
     units: list[Unit] = []
     if not index.expiring:
-        return units
+        return
     seen = 0
     table = index.table
     for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
@@ -32,8 +33,11 @@ async def expire(index: Index, commit: Commit, clock: Callable[[], float]) -> li
             unit = commit.free(row_id, table.row(row_id).seq, FreeReason.EXPIRED)
             if unit is not None:
                 units.append(unit)
+            if len(units) >= UNITS_AT_ONCE:
+                await wait_all(units)
+                units.clear()
         seen += len(row_ids)
         if seen >= SLICE_ROWS:
             seen = 0
             await asyncio.sleep(0)
-    return units
+    await wait_all(units)

@@ -117,6 +117,8 @@ class Journal:
         self._reopener: asyncio.Task[None] | None = None
         self._tail_moved: asyncio.Future[None] | None = None
         self._closed = False
+        self.step: Callable[[str], None] = lambda _: None
+        """Told what was done: a place for tests to stop the process."""
 
     # -- joining --------------------------------------------------------------------------------------------------
 
@@ -184,6 +186,7 @@ class Journal:
             self._fail(f"the journal can't be written: {error}", units + (behind or []))
             self._start_reopening()
             return
+        self.step("journal_written")
         self._last_checksum = checksum
         self._accept(blocks)
 
@@ -255,6 +258,7 @@ class Journal:
                 self._counters.journal_rows += len(unit.rows)
                 self._publish(unit, self.last_block)
                 self.published_seq = max(self.published_seq, unit.last_seq)
+        self.step("journal_published")
         number = self.last_block - len(blocks)
         for units in blocks:
             number += 1

@@ -110,9 +110,7 @@ class Maintenance:
         await self.journal.mark_flushed()
 
     async def expire(self) -> None:
-        units = await expire(self.index, self.commit, self.clock)
-        if units:
-            await asyncio.wait([unit.done for unit in units if unit.done is not None])
+        await expire(self.index, self.commit, self.clock)
 
     async def _relax(self) -> None:
         self.space.relax()

@@ -42,9 +42,9 @@ class Namespaces:
         self.by_id[namespace.namespace_id] = namespace
         self.next_id = max(self.next_id, namespace.namespace_id + 1)
 
-    def draw_id(self) -> int:
-        """Raises NamespacesFull."""
-        if len(self.by_id) >= NAMESPACES_MAX:
+    def draw_id(self, under_way: int = 0) -> int:
+        """An id never used before; ``under_way`` are others being created. Raises NamespacesFull."""
+        if len(self.by_id) + under_way >= NAMESPACES_MAX:
             raise NamespacesFull(f"{NAMESPACES_MAX} namespaces exist")
         self.next_id += 1
         return self.next_id - 1

@@ -22,6 +22,7 @@ from storage.limits import SKIPPED_LISTED_MAX
 from storage.recovery.recover import Recovered
 from storage.recovery.report import RepairSource, SkippedEntry, SkippedView, SkipReason
 from storage.retry import RETRIABLE, Retrier, RetryResult
+from storage.waiting import UNITS_AT_ONCE, wait_all
 
 
 class PartialRecovery:
@@ -122,10 +123,11 @@ class PartialRecovery:
     async def acknowledge(self) -> None:
         """Accept the loss, durably; then free every quarantined slot. Raises JournalUnavailable, FlushFailed."""
         await self._end()
-        units = [self._commit.release_quarantined(row_id) for row_id in self._quarantined()]
-        for unit in units:
-            assert unit.done is not None
-            await unit.done
+        row_ids = self._quarantined()
+        for begin in range(0, len(row_ids), UNITS_AT_ONCE):
+            await wait_all(
+                [self._commit.release_quarantined(row_id) for row_id in row_ids[begin : begin + UNITS_AT_ONCE]]
+            )
         await self._journal.flush()
 
     async def _end(self) -> None:

@@ -113,12 +113,14 @@ class SlotTable:
         return row_ids
 
     def refresh_page_seqs(self) -> None:
-        """Derive ``page_seq`` from the rows, after a load."""
+        """Derive ``page_seq`` from the rows, after a load. Where a class has fewer rows than its slabs have pages, the
+        last pages were changed when the slab was given to it."""
         rows = self.lines.reshape(-1, self._lines_per_page)
         step = 4096
         for begin in range(0, len(rows), step):
             seqs = rows[begin : begin + step, 1:]["seq"].max(axis=1)
             self.page_seq[begin : begin + step] = seqs
+        np.maximum(self.page_seq, np.repeat(self.slab_seq, self.geometry.pages_per_slab), out=self.page_seq)
 
     def close(self) -> None:
         """Give the memory back. No view of the table may be in use."""

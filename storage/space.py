@@ -22,12 +22,15 @@ from storage.format.row import FreeReason, SlotState
 from storage.index import Index
 from storage.journal import Journal, Unit
 from storage.options import EvictionPolicy
+from storage.waiting import UNITS_AT_ONCE, wait_all
 
 log = logging.getLogger("rawblockd.storage")
 
 AHEAD_BYTES = 64 << 20
 AHEAD_MAX_SLOTS = 2048
 # What clients can fill during one flush (some 20 ms): 20,000 puts a second of 4 KiB are 400 slots, 1.6 GB/s are 32 MiB.
+LOOK_AGAIN_SECONDS = 0.05
+"""A put that waits looks again at least this often: a slot in flight that became live is news nobody tells of."""
 BORROW_RATIO_MAX = 4
 """A borrowed slot is at most this much larger than the class asked for, unless its class is mostly free."""
 
@@ -86,7 +89,7 @@ class Space:
             if remaining <= 0:
                 self._journal.check_available()
                 raise Busy("no slot came free in time")
-            await asyncio.wait([changed], timeout=remaining)
+            await asyncio.wait([changed], timeout=min(remaining, LOOK_AGAIN_SECONDS))
 
     async def _examined(self, row_id: int) -> bool:
         """Whether the slot may be used. A slot neither used nor set aside goes back."""
@@ -113,7 +116,12 @@ class Space:
 
     def settle(self) -> None:
         """Free what limbo may give, after a flush."""
-        self._index.slots.settle(self._journal.flushed_through)
+        if self._index.slots.settle(self._journal.flushed_through):
+            self.pulse()
+
+    def settle_and_look(self) -> None:
+        """As ``settle``, and whoever waits looks again: slots that were made void can be had."""
+        self.settle()
         self.pulse()
 
     def pulse(self) -> None:
@@ -179,19 +187,20 @@ class Space:
                 return True
         if self._policy is EvictionPolicy.NONE:
             return self._index.slots.limbo_count > 0 or self._index.slots.is_voiding
-        cap = self._ahead_cap(slot_class)
-        self._ahead[slot_class] = min(cap, max(1, 2 * self._ahead[slot_class]))
+        self._ahead[slot_class] = max(1, 2 * self._reserve(slot_class))
         self._evict_soon(slot_class)
         return slot_class in self._evictors or self._index.slots.limbo_count > 0 or bool(self._index.slots.in_flight)
 
-    def _ahead_cap(self, slot_class: int) -> int:
+    def _reserve(self, slot_class: int) -> int:
+        """Free slots the class keeps ahead of need: never more than a part of what it has now, which may be less than
+        when it had to wait. Else a class that lost slabs would evict what was just put."""
         slot_bytes = self._index.geometry.class_bytes[slot_class]
         slots = self._index.slots.slabs_of_class[slot_class] * self._index.geometry.slots_per_slab(slot_class)
-        return max(1, min(slots // 8, AHEAD_MAX_SLOTS, AHEAD_BYTES // slot_bytes))
+        return min(self._ahead[slot_class], max(1, min(slots // 8, AHEAD_MAX_SLOTS, AHEAD_BYTES // slot_bytes)))
 
     def _keep_ahead(self, slot_class: int) -> None:
         """Evict ahead of need once the class has had to wait, while no slab is spare."""
-        ahead = self._ahead[slot_class]
+        ahead = self._reserve(slot_class)
         if ahead > 1 and self._index.slots.free_count(slot_class) < ahead // 2 and not self._index.slots.unowned:
             self._evict_soon(slot_class)
 
@@ -220,20 +229,23 @@ class Space:
             log.warning("eviction failed", extra={"fields": {"slot_class": slot_class, "error": str(error)}})
         elif error is not None:
             raise error
-        self.pulse()
+        if error is not None or task.result():
+            self.pulse()  # else nothing came free: who waits would only ask for the same again
 
     async def _evict(self, slot_class: int) -> int:
         """Evict enough of one class for its reserve, durably and flushed; returns how many entries went."""
-        wanted = max(1, self._ahead[slot_class] - self._index.slots.free_count(slot_class))
+        wanted = max(1, self._reserve(slot_class) - self._index.slots.free_count(slot_class))
         victims = self._clock.victims(slot_class, wanted, self._may_go)
         if not victims:
             victims = self._drain_emptiest(slot_class)
-        units = self._free_all(victims)
-        if units:
-            await asyncio.wait([unit.done for unit in units if unit.done is not None])
+        freed = 0
+        for begin in range(0, len(victims), UNITS_AT_ONCE):
+            units = self._free_all(victims[begin : begin + UNITS_AT_ONCE])
+            await wait_all(units)
+            freed += len(units)
         await self._journal.flush()
         self.settle()
-        return len(units)
+        return freed
 
     def _free_all(self, row_ids: list[int]) -> list[Unit]:
         units = []
@@ -261,11 +273,13 @@ class Space:
                 slot_bytes = self._index.geometry.class_bytes[int(table.slab_class[slab])]
                 live_bytes = int((rows["state"] == SlotState.LIVE).sum()) * slot_bytes
                 candidates.append((int(rows["seq"].max()), live_bytes, slab))
-        if not candidates:
-            return []
+        if not candidates or self._index.slots.draining:
+            return []  # one that is on its way already will do
         candidates.sort()
         _, _, slab = min(candidates[: (len(candidates) + 1) // 2], key=lambda candidate: candidate[1])
         self._index.slots.drain(slab)
+        if self._index.slots.unowned:
+            self.pulse()
         row_ids = table.row_ids_of_slab(slab)
         return [int(r) for r in row_ids[table.lines["state"][row_ids] == SlotState.LIVE]]
 

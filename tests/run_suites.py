@@ -1,7 +1,7 @@
 """Run every test suite in a process of its own and say how long each took.
 
-A suite is a folder of ``tests/`` with test files in it. Its tests run in two processes, except in the suites
-that measure time or inject faults into the machine itself.
+A suite is a folder of ``tests/`` with test files in it. Its tests run in two processes: each has files, devices and
+ports of its own.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-ONE_PROCESS = {"crash"}
-"""Suites whose tests would disturb each other."""
+SPREAD = ("-n", "2", "--dist", "worksteal")
+"""A process that has no more tests takes some of the other's: a few are as long as dozens."""
 
 
 def suites() -> list[Path]:
@@ -23,9 +23,8 @@ def suites() -> list[Path]:
 def main() -> int:
     failed = []
     for folder in suites():
-        spread = [] if folder.name in ONE_PROCESS else ["-n", "2"]
         began = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", *spread, str(folder)]
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", *SPREAD, str(folder)]
         result = subprocess.run(command, cwd=TESTS.parent, check=False)
         sys.stdout.write(f"suite {folder.name}: {time.monotonic() - began:.1f} s\n")
         sys.stdout.flush()

@@ -60,11 +60,17 @@ def main() -> None:
         sys.exit(0)
 
 
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         from importlib.metadata import version as installed_version
 
         typer.echo(installed_version("rawblockd"))
         raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Only options of the program itself; the commands do the rest."""

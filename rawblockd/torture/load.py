@@ -5,9 +5,9 @@ from __future__ import annotations
 import http.client
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from rawblockd.command_line.daemon_client import UnixConnection
 from rawblockd.torture.ledger import ABSENT, Ledger
 from rawblockd.torture.values import NotThatValue, make_value, version_of
 
@@ -17,7 +17,11 @@ TIMEOUT_SECONDS = 60.0
 NAMESPACE = "torture"
 CONNECTIONS = 6
 
-PUT_SHARE, DELETE_SHARE, CHECKPOINT_SHARE = 0.60, 0.15, 0.01
+PUT_SHARE, DELETE_SHARE = 0.60, 0.15
+
+
+Connect = Callable[[], http.client.HTTPConnection]
+"""Makes a connection to the daemon under load."""
 
 
 class TortureFailed(Exception):
@@ -31,6 +35,10 @@ class Mix:
     sizes: dict[str, tuple[int, int]]
     """Key → smallest and largest size of its values, in bytes."""
     levels: tuple[str, ...] = ALL_LEVELS
+    checkpoint_share: float = 0.01
+    """Of the steps; so many ask for a checkpoint."""
+    evicting: bool = False
+    """The daemon may evict: any key may be gone at any time."""
     failing: bool = False
     """The device fails now and then: any answer of the daemon's that says so is one."""
 
@@ -38,17 +46,17 @@ class Mix:
 class Load:
     """Threads with a connection each. They end when the connection does; what went wrong is in ``errors``."""
 
-    def __init__(self, socket_path: str, ledger: Ledger, mix: Mix, seed: str) -> None:
-        self._socket_path = socket_path
+    def __init__(self, connect: Connect, ledger: Ledger, mix: Mix, seed: str, connections: int = CONNECTIONS) -> None:
+        self._connect = connect
         self._ledger = ledger
         self._mix = mix
         self._stopping = threading.Event()
-        self._left = CONNECTIONS
+        self._left = connections
         self._lock = threading.Lock()
         self.errors: list[Exception] = []
         self._threads = [
             threading.Thread(target=self._run, args=(random.Random(f"{seed}/{number}"),), daemon=True)
-            for number in range(CONNECTIONS)
+            for number in range(connections)
         ]
         for thread in self._threads:
             thread.start()
@@ -70,7 +78,7 @@ class Load:
             raise TortureFailed(str(self.errors[0])) from self.errors[0]
 
     def _run(self, rng: random.Random) -> None:
-        connection = UnixConnection(self._socket_path, TIMEOUT_SECONDS)
+        connection = self._connect()
         try:
             while not self._stopping.is_set():
                 self._step(connection, rng)
@@ -88,7 +96,7 @@ class Load:
     def _step(self, connection: http.client.HTTPConnection, rng: random.Random) -> None:
         key = rng.choice(list(self._mix.sizes))
         chance = rng.random()
-        if chance < CHECKPOINT_SHARE:
+        if chance < self._mix.checkpoint_share:
             code, _ = exchange(connection, "POST", "/v1/checkpoint")
             self._allow("checkpoint", code, {200})
             self._ledger.count("checkpoint")
@@ -111,11 +119,11 @@ class Load:
         code, _ = exchange(connection, "PUT", f"{path_of(key)}?durability={level}", make_value(key, version, size))
         self._allow(f"a put of {key}", code, {201, 204, 503, 507})
         if code in (201, 204):
-            self._ledger.acknowledge(attempt, "put")
+            self._ledger.acknowledge(attempt, f"put {level}")
         elif self._mix.failing:
-            self._ledger.count(f"put {code}")  # it may have reached the device all the same
+            self._ledger.count(f"put failed {code}")  # it may have reached the device all the same
         else:
-            self._ledger.refuse(attempt, f"put {code}")
+            self._ledger.refuse(attempt, f"put refused {code}")
 
     def _delete(self, connection: http.client.HTTPConnection, key: str, level: str) -> None:
         # A delete is carried out at level journal at least.
@@ -123,9 +131,9 @@ class Load:
         code, _ = exchange(connection, "DELETE", f"{path_of(key)}?durability={level}")
         self._allow(f"a delete of {key}", code, {204, 404})
         if code in (204, 404):
-            self._ledger.acknowledge(attempt, "delete")
+            self._ledger.acknowledge(attempt, f"delete {code}")
         else:
-            self._ledger.count(f"delete {code}")
+            self._ledger.count(f"delete failed {code}")
 
     def _get(self, connection: http.client.HTTPConnection, key: str) -> None:
         reading = self._ledger.begin_read(key)
@@ -135,16 +143,23 @@ class Load:
             self._ledger.end_read(reading)
         self._allow(f"a get of {key}", code, {200, 404})
         self._ledger.count(f"get {code}")
-        if code == 200:
-            self._check(key, version_of(key, value), reading.versions)
-        elif code == 404 and not self._mix.failing:
-            self._check(key, ABSENT, reading.versions)
+        gone_at_any_time = self._mix.evicting or self._mix.failing
+        if code in (200, 404):
+            versions = reading.versions | ({ABSENT} if gone_at_any_time else set())
+            check_found(key, code, value, versions, self._ledger.history(key))
 
-    def _check(self, key: str, version: int, admissible: set[int]) -> None:
-        if version not in admissible:
-            raise TortureFailed(
-                f"{key} was read as version {version}; only {sorted(admissible)} may be ({self._ledger.history(key)})"
-            )
+
+def check_found(key: str, code: int, value: bytes, admissible: set[int], history: str) -> int:
+    """The version that a read found: one whole put of the key (B1), and none that is past (D2).
+
+    Raises NotThatValue, TortureFailed.
+    """
+    if code not in (200, 404):
+        raise TortureFailed(f"a get of {key} was answered with {code}: {value[:300]!r}")
+    version = version_of(key, value) if code == 200 else ABSENT
+    if version not in admissible:
+        raise TortureFailed(f"{key} holds version {version}; only {sorted(admissible)} may be ({history})")
+    return version
 
 
 def path_of(key: str) -> str:

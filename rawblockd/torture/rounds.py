@@ -26,7 +26,7 @@ from rawblockd.torture.daemon import DAEMON, FAULTY_DAEMON, DaemonRefusedStart, 
 from rawblockd.torture.ledger import Ledger
 from rawblockd.torture.load import UNFLUSHED_LEVELS, Load, Mix, TortureFailed, exchange, path_of
 from rawblockd.torture.patience import ending_later
-from rawblockd.torture.values import SIZE_MAX_BYTES, make_value
+from rawblockd.torture.values import make_value
 from rawblockd.torture.verification import (
     AFTER_A_KILL,
     AFTER_A_POWER_LOSS,
@@ -51,6 +51,9 @@ LIFE_SECONDS = 20.0
 REFUSALS = frozenset({10, 12, 13, 14, 15, 16, 20, 21, 30, 31, 32})
 """Exit codes of a start that refuses with a reason."""
 FILLERS_SAMPLED = 4
+
+VALUE_MAX_BYTES = 4 << 20
+"""However large the slabs: else a round is a few requests."""
 
 Harm = Callable[[ClosedDevice, Survey, random.Random], None]
 
@@ -99,14 +102,14 @@ class Torture:
     @property
     def mix(self) -> Mix:
         """A few keys of up to 3 kB, a few up to nearly a slab."""
-        largest = min(self.geometry.class_bytes[-1] * 9 // 10, SIZE_MAX_BYTES)
+        largest = min(self.geometry.class_bytes[-1] * 9 // 10, VALUE_MAX_BYTES)
         sizes = {f"small-{number}": (100, 3000) for number in range(12)}
         return Mix(sizes | {f"large-{number}": (4096, largest) for number in range(6)})
 
     def prepare(self) -> None:
         """Start, and occupy most of the device for good."""
         daemon = self._start(self.server)
-        size = min(self.geometry.class_bytes[-1] * 98 // 100, SIZE_MAX_BYTES)
+        size = min(self.geometry.class_bytes[-1] * 98 // 100, VALUE_MAX_BYTES)
         connection = daemon.connect()
         for number in range(max(0, self.geometry.slabs - FREE_SLABS)):
             key, version = f"filler-{number}", self.ledger.draw_version()
@@ -116,7 +119,7 @@ class Torture:
             )
             if code != 201:
                 raise TortureFailed(f"filling the device: {code} {answer[:300]!r}")
-            self.ledger.acknowledge(attempt, "put")
+            self.ledger.acknowledge(attempt, "put flush")
             self._fillers.append(key)
         connection.close()
 
@@ -191,7 +194,7 @@ class Torture:
     def _load(self, daemon: TorturedDaemon, rng: random.Random, number: int, mix: Mix) -> Load:
         """Load until a random number of answers came; the load still runs."""
         self.ledger.begin_life()
-        load = Load(daemon.socket_path, self.ledger, mix, f"{self.seed}/{number}")
+        load = Load(daemon.connect, self.ledger, mix, f"{self.seed}/{number}")
         enough = self.ledger.wait_for_answers(rng.randrange(1, ANSWERS_MAX), lambda: load.ended, LIFE_SECONDS)
         if load.errors:
             load.join()

@@ -8,10 +8,9 @@ import struct
 
 _HEAD = struct.Struct("<8sQQ32s")
 _MAGIC = b"torture1"
-_POOL_BYTES = 8 << 20
-_POOL = random.Random("pool of torture").randbytes(_POOL_BYTES)
+_PERIOD_BYTES = 8 << 20
+_POOL = memoryview(2 * random.Random("pool of torture").randbytes(_PERIOD_BYTES))
 SIZE_MIN_BYTES = _HEAD.size
-SIZE_MAX_BYTES = _POOL_BYTES // 2
 
 
 class NotThatValue(Exception):
@@ -20,9 +19,11 @@ class NotThatValue(Exception):
 
 def make_value(key: str, version: int, size_bytes: int) -> bytes:
     """The value of one put; no two puts of a run have the same."""
-    size_bytes = min(max(size_bytes, SIZE_MIN_BYTES), SIZE_MAX_BYTES)
-    begin = version * 7919 % (_POOL_BYTES // 2)
-    body = _POOL[begin : begin + size_bytes - _HEAD.size]
+    assert size_bytes >= SIZE_MIN_BYTES
+    begin = version * 7919 % _PERIOD_BYTES
+    rounds, rest = divmod(size_bytes - _HEAD.size, _PERIOD_BYTES)
+    period = _POOL[begin : begin + _PERIOD_BYTES]
+    body = b"".join([period] * rounds + [period[:rest]])
     return _HEAD.pack(_MAGIC, version, size_bytes, _checksum(key, version, body)) + body
 
 

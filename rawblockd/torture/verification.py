@@ -51,7 +51,7 @@ def verify(
     _, before = daemon.ask("GET", "/v1/status")
     found = _read_all(daemon, ledger, keys, expectation)
     _, status = daemon.ask("GET", "/v1/status")
-    _check_accounting(status)
+    check_accounting(status)
     entries = status["namespaces"].get(NAMESPACE, {"entries": 0})["entries"]
     if entries != found.live + untouched:
         raise TortureFailed(f"{entries} entries, but {found.live + untouched} keys that were ever put have one (A2)")
@@ -131,12 +131,18 @@ def _check_words(found: Found, status: dict[str, Any]) -> None:
         )
 
 
-def _check_accounting(status: dict[str, Any]) -> None:
-    """A1 and A2: every slot is counted once, and the namespaces' usage adds up to the device's."""
+def check_accounting(status: dict[str, Any]) -> None:
+    """A1 and A2: every slot is counted once, and the namespaces' usage adds up to the device's.
+
+    Raises TortureFailed.
+    """
     capacity = status["capacity"]
     for slots in [capacity["slots"], *(one["slots"] for one in status["classes"])]:
         if sum(count for name, count in slots.items() if name != "total") != slots["total"]:
             raise TortureFailed(f"slots do not add up (A1): {slots}")
+    for name, count in capacity["slots"].items():
+        if count != sum(one["slots"][name] for one in status["classes"]):
+            raise TortureFailed(f"the classes do not add up to {count} slots {name} (A1)")
     spaces = status["namespaces"].values()
     used = sum(one["slots"]["live"] * one["slot_bytes"] for one in status["classes"])
     sums = {name: sum(space[name] for space in spaces) for name in ("entries", "used_bytes", "payload_bytes")}

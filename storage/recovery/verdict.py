@@ -104,6 +104,7 @@ class Verdict:
         states = [CopyState(c.copy, c.header if c.valid else None, _directory(c, self._geometry.pages)) for c in copies]
         self._mark_unvoided(content, found.complete_since)
         self._catalogue.install_evidence(self._index)
+        self._distrust_old_evidence(found.complete_since)
         if partial is not None and self._index.evidence.unknown:
             self._index.evidence.forget_touched()
         return Recovered(
@@ -126,6 +127,14 @@ class Verdict:
             corrections=sorted(unflushed.corrections),
             counts_before=dict(partial.counts) if partial is not None else {},
         )
+
+    def _distrust_old_evidence(self, complete_since: int) -> None:
+        """Slots quarantined before what the journal still reaches: that nobody put or deleted their keys since can't be
+        known any more, so they count as superseded (R5)."""
+        table = self._index.table
+        row_ids = table.row_ids()
+        old = (table.lines["state"][row_ids] == SlotState.QUARANTINED) & (table.lines["seq"][row_ids] <= complete_since)
+        self._index.evidence.superseded.update(table.place_of(row_id) for row_id in row_ids[old].tolist())
 
     def _mark_unvoided(self, content: JournalContent, complete_since: int) -> None:
         """Freed slots whose headers may still verify: all whose freeing row the journal still holds.

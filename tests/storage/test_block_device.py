@@ -15,6 +15,7 @@ import pytest
 
 from rawblockd.device_preparation import prepare_device
 from rawblockd.settings_sources import load_settings
+from rawblockd.torture.values import make_value, version_of
 from storage.device.opening import open_device
 from storage.device.probe import probe
 from storage.engine import Engine
@@ -29,7 +30,6 @@ from storage.errors import (
 )
 from storage.formatting import format_device
 from storage.options import EngineOptions
-from tests.crash.killer.values import make_value, version_of
 from tests.support.daemon_process import DaemonProcess
 from tests.support.loop_devices import loop_device, run, zero_file
 

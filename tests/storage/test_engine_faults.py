@@ -7,6 +7,7 @@ import errno
 
 import pytest
 
+from storage.buffers import BufferArena
 from storage.device.counters import OpKind
 from storage.entries import Durability
 from storage.errors import (
@@ -203,6 +204,52 @@ async def test_a_start_that_can_not_write_fails_and_changes_no_answer(rig: Rig) 
     with pytest.raises(WriteFailed):
         await fresh.start()
     assert fresh.engine.state is EngineState.FAILED
+    await fresh.engine.stop()
+    await rig.start_over(fresh.device.image)
+    assert await get(rig.engine, b"key") == b"1"
+
+
+@pytest.mark.parametrize("point", ["start_recovered", "start_counted", "start_recorded"])
+@pytest.mark.parametrize("failure", [WriteFailed("", offset_bytes=0), AttributeError("a mistake"), None])
+async def test_a_start_that_fails_leaves_nothing_running(rig: Rig, point: str, failure: Exception | None) -> None:
+    """No task, no memory, whatever ended the start: an error of the device, a mistake, or its cancellation."""
+    await put(rig.engine, b"key", b"1")
+    await rig.stop()
+    arenas: list[BufferArena] = []
+    fresh = Rig(rig.device.image.copy(), options=rig.options, clock=rig.clock)
+    starting = asyncio.create_task(fresh.start())
+
+    def end(name: str) -> None:
+        if name == point:
+            arenas.extend((fresh.engine._arena, fresh.engine._internal))
+            if failure is not None:
+                raise failure
+            starting.cancel()
+
+    fresh.engine.step = end
+    with pytest.raises(type(failure) if failure is not None else asyncio.CancelledError):
+        await starting
+    assert fresh.engine.state is EngineState.FAILED
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert [arena._closed for arena in arenas] == [True, True]
+    await fresh.engine.stop()
+    assert fresh.engine.state.value == "stopped"
+    await rig.start_over(fresh.device.image)
+    assert await get(rig.engine, b"key") == b"1"
+
+
+async def test_a_start_whose_journal_can_not_be_written_leaves_nothing_running(rig: Rig) -> None:
+    """A journal tries on and on to come back, but not for an engine that is given up."""
+    await put(rig.engine, b"key", b"1")
+    fault = journal_fault(rig)
+    await rig.stop()
+    fresh = Rig(rig.device.image.copy(), options=rig.options, clock=rig.clock)
+    fresh.device.faults.append(fault)
+    with pytest.raises(JournalUnavailable):
+        await fresh.start()
+    assert fresh.engine.state is EngineState.FAILED
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert fresh.engine._arena._closed and fresh.engine._internal._closed
     await fresh.engine.stop()
     await rig.start_over(fresh.device.image)
     assert await get(rig.engine, b"key") == b"1"

@@ -6,10 +6,10 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,6 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return kept | extra
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 class DaemonProcess:
     """``rawblockd serve`` with a JSON log; a context manager that leaves no process behind."""
 
@@ -36,9 +31,8 @@ class DaemonProcess:
     """What Python runs; a test that prepares the daemon's process names a module of its own."""
 
     def __init__(self, log_path: Path, *arguments: str, **environment: str) -> None:
-        self.port = free_port()
         self._log_path = log_path
-        command = [sys.executable, "-m", self.module, "serve", "--port", str(self.port), "--log-format", "json"]
+        command = [sys.executable, "-m", self.module, "serve", "--port", "0", "--log-format", "json"]
         with log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, *arguments], stdout=log, stderr=log, env=clean_environment(**environment)
@@ -51,6 +45,15 @@ class DaemonProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
+
+    @cached_property
+    def port(self) -> int:
+        """The daemon took a free one: nobody else can take it between a look and the daemon's start."""
+        return int(str(self.wait_logged("listening")["url"]).rpartition(":")[2])
+
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection for requests that may take long: large values, a load of many clients."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60.0)
 
     def get(self, path: str, timeout_seconds: float = 10.0) -> tuple[int, bytes]:
         return self.request("GET", path, timeout_seconds=timeout_seconds)

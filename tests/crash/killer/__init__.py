@@ -1,1 +1,1 @@
-"""A load that remembers what it was promised, and the checker that holds a restarted daemon to it."""
+"""A daemon that kills itself at a named point, and the checker that holds a restarted one to its promises."""

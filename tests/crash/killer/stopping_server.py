@@ -15,14 +15,20 @@ from rawblockd import lifecycle
 from rawblockd.command_line import main
 from storage.engine import Engine
 
-POINTS = (
-    "start_recovered",
-    "put_payload_written",
-    "checkpoint_begin",
-    "checkpoint_pages",
-    "checkpoint_header",
-    "checkpoint_done",
-)
+POINTS = {
+    "put": ("put_payload_written", "journal_written", "journal_published"),
+    "checkpoint pages": (
+        "checkpoint_begin",
+        "checkpoint_void",
+        "checkpoint_pages",
+        "checkpoint_streams",
+        "checkpoint_flush",
+    ),
+    "checkpoint header": ("checkpoint_header", "checkpoint_header_flush", "checkpoint_tail", "checkpoint_done"),
+    "start": ("start_recovered", "start_counted", "start_recorded"),
+}
+"""By what they are points of, in order. Another point that the engine names fails whatever comes to it."""
+ALL_POINTS = frozenset(point for points in POINTS.values() for point in points)
 
 
 class StoppingEngine(Engine):
@@ -31,11 +37,12 @@ class StoppingEngine(Engine):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._point, _, number = os.environ["STOP_AT"].partition(":")
-        assert self._point in POINTS
+        assert self._point in ALL_POINTS
         self._hits_left = int(number)
         self.step = self._hit
 
     def _hit(self, name: str) -> None:
+        assert name in ALL_POINTS, name
         if name == self._point:
             self._hits_left -= 1
             if self._hits_left <= 0:

@@ -6,24 +6,23 @@ deleted; nothing older comes back; no key appears that nobody put; every slot is
 
 from __future__ import annotations
 
-import http.client
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from rawblockd.torture.ledger import Ledger
+from rawblockd.torture.load import Load, Mix, exchange
+from rawblockd.torture.values import make_value, version_of
 from storage import offline
 from storage.format.geometry import Geometry
 from storage.formatting import format_device
 from storage.limits import JOURNAL_MIN_BLOCKS
 from tests.crash.killer.checker import check_restarted
-from tests.crash.killer.ledger import Ledger
-from tests.crash.killer.load import Load, Mix, exchange, small_and_large
 from tests.crash.killer.stopping_server import POINTS
-from tests.crash.killer.values import make_value, version_of
 from tests.support.daemon_process import DaemonProcess
 
 MIB = 1 << 20
@@ -68,7 +67,7 @@ class KillLoop:
         self.fillers = self.geometry.slabs - spare_slabs
         with self.start() as daemon:
             daemon.wait_ready()
-            connection = http.client.HTTPConnection("127.0.0.1", daemon.port)
+            connection = daemon.connect()
             for number in range(self.fillers):
                 value = make_value(f"filler-{number}", number + 1, size_bytes)
                 assert exchange(connection, "PUT", f"/v1/kv/fill/{number}", value)[0] == 201
@@ -111,21 +110,25 @@ class KillLoop:
             self._bury(load)
 
     def live_until(self, number: int, stop_at: str) -> None:
-        """One life that ends by itself at a named point; a point of the start is never ready."""
+        """One life that ends by itself at a named point under load."""
         with self.start(stop_at) as daemon:
-            if not stop_at.startswith("start_"):
-                daemon.wait_ready()
-                self.check(daemon)
-                load = self._load(daemon, number)
-                assert self.ledger.wait_for_answers(1 << 30, lambda: load.ended, LIFE_SECONDS), stop_at
-                if load.errors:
-                    raise load.errors[0]
-                self._bury(load)
+            daemon.wait_ready()
+            self.check(daemon)
+            load = self._load(daemon, number)
+            assert self.ledger.wait_for_answers(1 << 30, lambda: load.ended, LIFE_SECONDS), stop_at
+            if load.errors:
+                raise load.errors[0]
+            self._bury(load)
+            assert daemon.wait() == -9, daemon.log_text()
+
+    def start_until(self, stop_at: str) -> None:
+        """A start that ends by itself at a named point: it is never ready."""
+        with self.start(stop_at) as daemon:
             assert daemon.wait() == -9, daemon.log_text()
 
     def _load(self, daemon: DaemonProcess, number: int) -> Load:
         self.ledger.begin_life()
-        return Load(daemon.port, self.ledger, self.mix, f"{self.seed}/{number}", CONNECTIONS)
+        return Load(daemon.connect, self.ledger, self.mix, f"{self.seed}/{number}", CONNECTIONS)
 
     def _bury(self, load: Load) -> None:
         load.join()
@@ -137,34 +140,43 @@ class KillLoop:
         return f"seed {self.seed}: {self.kills} kills, {self.kills_in_flight} with mutations in flight; {counts}"
 
 
+def small_and_large(small: int, large: int, large_max_bytes: int) -> dict[str, tuple[int, int]]:
+    """A few keys of up to 3 kB, a few from 4 KiB up to ``large_max_bytes``."""
+    sizes = {f"small-{number}": (100, 3000) for number in range(small)}
+    return sizes | {f"large-{number}": (4096, large_max_bytes) for number in range(large)}
+
+
 def default_slabs(device: Path, log: Path, seed: str, eviction: str = "none", io_engine: str = "auto") -> KillLoop:
     """64 MiB as the daemon divides it: values up to 1 MB, three quarters of the device occupied for good."""
     geometry = format_device(str(device), size_bytes=DEVICE_BYTES).geometry
-    return KillLoop(device, log, geometry, small_and_large(12, 6, MIB), seed, eviction, io_engine)
+    return KillLoop(device, log, geometry, Mix(small_and_large(12, 6, MIB)), seed, eviction, io_engine)
 
 
 def large_slabs(device: Path, log: Path, seed: str, eviction: str = "none", io_engine: str = "auto") -> KillLoop:
     """64 MiB in slabs of 4 MiB: values up to 3 MiB, in a handful of slots."""
     geometry = format_device(str(device), size_bytes=DEVICE_BYTES, slab_bytes=4 * MIB).geometry
-    mix = small_and_large(8, 3, 3 * MIB, evicting=eviction == "clock")
+    mix = Mix(small_and_large(8, 3, 3 * MIB), evicting=eviction == "clock")
     return KillLoop(device, log, geometry, mix, seed, eviction, io_engine)
 
 
 WRAPPING_CASE = "few slots"
-WRAPPING_COMMITS = JOURNAL_MIN_BLOCKS - 1000
+WRAPPING_COMMITS = JOURNAL_MIN_BLOCKS - 500
 """The load's own commits are enough for the rest of the ring."""
 
 CASES: dict[str, tuple[Callable[..., KillLoop], dict[str, str], int, int]] = {
-    "few slots": (default_slabs, {"eviction": "none"}, 10, 8),
-    "large values": (large_slabs, {"eviction": "none"}, 6, 6),
-    "evicting": (large_slabs, {"eviction": "clock"}, 4, 0),
-    "threads": (default_slabs, {"eviction": "none", "io_engine": "threads"}, 4, 8),
+    "few slots": (default_slabs, {"eviction": "none"}, 32, 8),
+    "large values": (large_slabs, {"eviction": "none"}, 32, 6),
+    "evicting": (large_slabs, {"eviction": "clock"}, 32, 0),
+    "threads": (default_slabs, {"eviction": "none", "io_engine": "threads"}, 32, 8),
 }
-"""Name → layout, settings, kills, slabs that the load has (0: all). 24 kills in all."""
+"""Name → layout, settings, kills, slabs that the load has (0: all)."""
+TIMES_AT_EACH_POINT = 5
+KILLS_MIN = 200
+"""In all cases together, and at the named points."""
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sigkill_at_random_moments(case: str, device: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sigkill_at_random_moments(case: str, device: Path, log: Path, told: Callable[[str], None]) -> None:
     """D2, B1, A1, A2: nothing acknowledged is lost, whatever moment the process is killed at."""
     make, options, lives, spare_slabs = CASES[case]
     loop = make(device, log, f"kill-loop/{case}", **options)
@@ -172,10 +184,9 @@ def test_sigkill_at_random_moments(case: str, device: Path, log: Path, capsys: p
         loop.fill(spare_slabs, commits=WRAPPING_COMMITS if case == WRAPPING_CASE else 0)
     rng = random.Random(loop.seed)
     for number in range(lives):
-        loop.live_and_kill(number, rng.randrange(50, 900))
+        loop.live_and_kill(number, rng.randrange(1, 150))
     loop.check_end()
-    with capsys.disabled():
-        print(f"\n{case}: {loop.report()}")  # noqa: T201
+    told(f"{case}: {loop.report()}")
     assert case != WRAPPING_CASE or loop.journal_blocks() > loop.geometry.journal_blocks
     assert loop.kills == lives
     assert loop.kills_in_flight * 2 >= loop.kills
@@ -184,19 +195,49 @@ def test_sigkill_at_random_moments(case: str, device: Path, log: Path, capsys: p
     assert puts > 2 * refused, "the load must get its values in"
 
 
-def test_sigkill_at_named_points(device: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """D3, D4, R1, R9: killed between the steps of a put, of a checkpoint and of a start, five times at each."""
-    loop = default_slabs(device, log, "named-points", eviction="none")
+@pytest.mark.parametrize("of", ["put", "checkpoint pages", "checkpoint header"])
+def test_sigkill_at_named_points(of: str, device: Path, log: Path, told: Callable[[str], None]) -> None:
+    """D3, D4, R1: killed between the steps of a put and of a checkpoint, five times at each."""
+    loop = default_slabs(device, log, f"named-points/{of}", eviction="none")
+    if of != "put":
+        loop.mix = replace(loop.mix, checkpoint_share=0.1)
     loop.fill(8, commits=0)
     rng = random.Random(loop.seed)
     hits: Counter[str] = Counter()
-    for number in range(5):
-        for point in POINTS:
-            # A start may write a checkpoint at once, before the load: the second is the load's.
-            hit = {"start_recovered": 1, "put_payload_written": rng.randrange(1, 200)}.get(point, rng.randrange(2, 4))
+    for number in range(TIMES_AT_EACH_POINT):
+        for point in POINTS[of]:
+            # The start itself may write a checkpoint at once, and writes a few journal blocks: later ones are the
+            # load's.
+            hit = rng.randrange(8, 100) if of == "put" else rng.randrange(2, 4)
             loop.live_until(number, f"{point}:{hit}")
             hits[point] += 1
     loop.check_end()
-    with capsys.disabled():
-        print(f"\nnamed points: {dict(hits)}; {loop.report()}")  # noqa: T201
-    assert all(hits[point] >= 5 for point in POINTS)
+    told(f"named points: {dict(hits)}; {loop.report()}")
+    assert all(hits[point] >= TIMES_AT_EACH_POINT for point in POINTS[of])
+    assert loop.kills == sum(hits.values())
+    assert loop.kills_in_flight * 2 >= loop.kills
+
+
+def test_sigkill_at_named_points_of_a_start(device: Path, log: Path, told: Callable[[str], None]) -> None:
+    """R9: killed under load, then between the steps of the start, of which the next start begins anew."""
+    loop = default_slabs(device, log, "named-points/start", eviction="none")
+    loop.fill(8, commits=0)
+    rng = random.Random(loop.seed)
+    hits: Counter[str] = Counter()
+    for number in range(TIMES_AT_EACH_POINT):
+        loop.live_and_kill(number, rng.randrange(1, 150))
+        # Each of the two superblocks is counted by itself.
+        for point in ("start_recovered:1", "start_counted:1", "start_counted:2", "start_recorded:1"):
+            loop.start_until(point)
+            hits[point.partition(":")[0]] += 1
+    loop.check_end()
+    told(f"named points: {dict(hits)}; {loop.report()}")
+    assert all(hits[point] >= TIMES_AT_EACH_POINT for point in POINTS["start"])
+    assert loop.kills_in_flight * 2 >= loop.kills
+
+
+def test_the_kills_are_enough() -> None:
+    """So many that what goes wrong once in a hundred times is seen."""
+    under_load = sum(lives for _, _, lives, _ in CASES.values())
+    at_points = TIMES_AT_EACH_POINT * sum(len(points) for points in POINTS.values())
+    assert under_load + at_points >= KILLS_MIN

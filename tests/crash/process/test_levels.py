@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.killer.load import exchange
+from rawblockd.torture.load import exchange
 from tests.support.daemon_process import DaemonProcess
 
 ROUNDS = 20
@@ -20,7 +20,7 @@ FLAGS = ("--create", "--size", "64MiB", "--buffer-bytes", "32MiB")
 def connection(device: Path, log: Path) -> Iterator[http.client.HTTPConnection]:
     with DaemonProcess(log, "--device", str(device), *FLAGS) as daemon:
         daemon.wait_ready()
-        connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=60)
+        connection = daemon.connect()
         yield connection
         connection.close()
         assert daemon.stop() == 0

@@ -8,7 +8,7 @@ import http.client
 import os
 import random
 import sysconfig
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,12 +16,12 @@ from urllib.parse import quote
 
 import pytest
 
+from rawblockd.torture.load import exchange
+from rawblockd.torture.values import make_value
+from rawblockd.torture.verification import check_accounting
 from storage.device.opening import open_device
 from storage.engine import Engine
 from storage.formatting import format_device
-from tests.crash.killer.checker import check_accounting
-from tests.crash.killer.load import exchange
-from tests.crash.killer.values import make_value
 from tests.support.daemon_process import DaemonProcess
 
 MIB = 1 << 20
@@ -77,7 +77,7 @@ class Tree:
 
 
 def test_an_installed_package_tree_survives_kill_and_restart(
-    device: Path, log: Path, capsys: pytest.CaptureFixture[str]
+    device: Path, log: Path, told: Callable[[str], None]
 ) -> None:
     """B1, D1, D2, A2: thousands of real files of all sizes are the same after SIGKILL, and after a stop in order."""
     root = Path(sysconfig.get_paths()["purelib"])
@@ -99,8 +99,7 @@ def test_an_installed_package_tree_survives_kill_and_restart(
             assert (space["entries"], space["payload_bytes"]) == (len(tree.keys), tree.bytes)
             assert not status["partial_recovery"]
             stop(daemon)
-    with capsys.disabled():
-        print(f"\npackage tree: {len(tree.keys)} files, {tree.bytes / MIB:.1f} MiB")  # noqa: T201
+    told(f"package tree: {len(tree.keys)} files, {tree.bytes / MIB:.1f} MiB")
 
 
 @asynccontextmanager
@@ -131,7 +130,7 @@ def file_sizes(size_max_bytes: int) -> list[int]:
 
 @pytest.mark.parametrize("cap_bytes", [64 << 10, 8 << 20])
 async def test_nothing_is_evicted_while_a_third_of_the_device_is_free(
-    cap_bytes: int, device: Path, capsys: pytest.CaptureFixture[str]
+    cap_bytes: int, device: Path, told: Callable[[str], None]
 ) -> None:
     """A1, A2: files of real sizes find room in their classes, without evicting others, up to two thirds."""
     format_device(str(device), size_bytes=DEVICE_BYTES)
@@ -158,11 +157,10 @@ async def test_nothing_is_evicted_while_a_third_of_the_device_is_free(
         await asyncio.gather(*(store() for _ in range(PUTS_AT_ONCE)))
         evictions = sum(engine.counters.evictions.values())
         capacity = engine.status().capacity
-        with capsys.disabled():
-            print(  # noqa: T201
-                f"\n{len(stored)} files of up to {cap_bytes} bytes: {sum(stored.values()) / MIB:.0f} MiB in slots of "
-                f"{capacity.used_bytes / MIB:.0f} of {total_bytes / MIB:.0f} MiB, {evictions} evictions"
-            )
+        told(
+            f"{len(stored)} files of up to {cap_bytes} bytes: {sum(stored.values()) / MIB:.0f} MiB in slots of "
+            f"{capacity.used_bytes / MIB:.0f} of {total_bytes / MIB:.0f} MiB, {evictions} evictions"
+        )
         assert evictions == 0
         assert capacity.slots.live == len(stored)
         assert capacity.payload_bytes == sum(stored.values())

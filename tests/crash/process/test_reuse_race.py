@@ -11,15 +11,17 @@ import http.client
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from rawblockd.torture.ledger import ABSENT, Ledger
+from rawblockd.torture.load import Load, Mix, TortureFailed, check_found, exchange, path_of
+from rawblockd.torture.values import NotThatValue
+from rawblockd.torture.verification import check_accounting
 from storage.formatting import format_device
-from tests.crash.killer.checker import check_accounting
-from tests.crash.killer.ledger import ABSENT, Ledger
-from tests.crash.killer.load import Load, Mix, check_found, exchange, path_of
 from tests.support.daemon_process import DaemonProcess
 
 MIB = 1 << 20
@@ -60,7 +62,7 @@ class Readers:
         assert callable(read)
         try:
             read()
-        except (AssertionError, OSError, http.client.HTTPException) as error:
+        except (TortureFailed, NotThatValue, OSError, http.client.HTTPException) as error:
             self.errors.append(error)
             self.ended.set()
 
@@ -105,18 +107,18 @@ class Readers:
 
 @pytest.mark.parametrize("io_engine", ["auto", "threads"])
 def test_every_answer_is_one_whole_put_of_its_key(
-    io_engine: str, device: Path, log: Path, capsys: pytest.CaptureFixture[str]
+    io_engine: str, device: Path, log: Path, told: Callable[[str], None]
 ) -> None:
     """B1, D4: a slot that a reader holds is not written, however slow the reader and however few the slots."""
     geometry = format_device(str(device), size_bytes=96 * MIB, slab_bytes=16 * MIB).geometry
     assert geometry.slabs == SLOTS
     assert geometry.class_for(VALUE_BYTES[0]) == geometry.class_for(VALUE_BYTES[1]) == len(geometry.class_bytes) - 1
     ledger = Ledger()
-    mix = Mix(dict.fromkeys(KEYS, VALUE_BYTES), checkpoint_ratio=0.0, evicting=True)
+    mix = Mix(dict.fromkeys(KEYS, VALUE_BYTES), checkpoint_share=0.0, evicting=True)
     with DaemonProcess(log, "--device", str(device), "--io-engine", io_engine, *SETTINGS) as daemon:
         daemon.wait_ready()
         readers = Readers(daemon.port, ledger)
-        load = Load(daemon.port, ledger, mix, f"reuse/{io_engine}", connections=2)
+        load = Load(daemon.connect, ledger, mix, f"reuse/{io_engine}", connections=2)
         try:
             readers.run()
         finally:
@@ -124,9 +126,8 @@ def test_every_answer_is_one_whole_put_of_its_key(
         check_accounting(daemon.wait_at_rest())
         assert daemon.stop() == 0
     puts = sum(count for name, count in ledger.counts.items() if name.startswith("put ") and "refused" not in name)
-    with capsys.disabled():
-        print(  # noqa: T201
-            f"\nreuse race, {io_engine}: {readers.fast_reads} fast and {readers.slow_reads} slow reads whole "
-            f"({readers.slow_misses} slow misses), {dict(sorted(ledger.counts.items()))}"
-        )
+    told(
+        f"reuse race, {io_engine}: {readers.fast_reads} fast and {readers.slow_reads} slow reads whole "
+        f"({readers.slow_misses} slow misses), {dict(sorted(ledger.counts.items()))}"
+    )
     assert puts > 10 * SLOTS, "every slot must have been used again"

@@ -98,7 +98,7 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
     if partial.unknown_loss:
         wait = around.options.wait_timeout_seconds
         examiner = FreeSlotExaminer(around.device, index, commit, internal, identity, wait, partial.found_free_slot)
-        space.examine = examiner.may_use
+        space.examine, space.examine_slab = examiner.may_use, examiner.may_give
     checkpointer = _checkpointer(recovered, around, journal, commit, space, internal)
     scrubber = _scrubber(recovered, around, journal, checkpointer, read_path, internal, partial)
     maintenance = Maintenance(

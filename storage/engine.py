@@ -71,12 +71,14 @@ class Engine:
         After a start that failed the state is ``failed``; nothing runs any more, and no memory is held.
         """
         self._phase = EngineState.RECOVERING
+        ready = False
         try:
             recovered = await self._make_ready()
-        except BaseException:
-            self._phase = EngineState.FAILED
-            await self._give_up()
-            raise
+            ready = True
+        finally:
+            if not ready:
+                self._phase = EngineState.FAILED
+                await self._give_up()
         self._maintenance.start()
         self._phase = EngineState.READY
         self._log_start(recovered)
@@ -327,9 +329,7 @@ class Engine:
         if not self._partial.open and not sum(self._index.quarantined):
             raise AcknowledgeNothing
         await self._partial.acknowledge()
-        self._space.examine = None
-        self._space.settle()
-        self._space.pulse()
+        self._space.trust_free_slots()
         await self._maintenance.checkpoint()
         return recovery_status(self._machine, 1.0)
 
@@ -350,7 +350,7 @@ class Engine:
         )
         result = await self._partial.retry(retrier)
         if was_open and not self._partial.open:
-            self._space.examine = None
+            self._space.trust_free_slots()
             await self._maintenance.checkpoint()
         return result
 

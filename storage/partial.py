@@ -6,6 +6,7 @@ both, so it reports the same and diagnoses nothing twice.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from urllib.parse import quote_from_bytes
@@ -13,6 +14,7 @@ from urllib.parse import quote_from_bytes
 import numpy as np
 
 from storage.commit import Commit
+from storage.errors import JournalUnavailable
 from storage.format.catalogue import AcknowledgedRecord, CatalogueRecord, PartialRecord, SkippedRecord
 from storage.format.record import RecordHeader
 from storage.format.row import Row, SlotState, plausible
@@ -88,8 +90,10 @@ class PartialRecovery:
         return row._replace(namespace_id=entry.namespace_id, write_id=entry.write_id, digest=entry.digest)
 
     def found_free_slot(self, row_id: int, raw: bytes, header: RecordHeader) -> None:
-        """A free slot was set aside after a journal gap: one more skipped entry."""
+        """A free slot may hold what a journal gap took: one more skipped entry, unless it is in the report already."""
         slab, slot = self._index.table.place_of(row_id)
+        if any((e.slab, e.slot, e.reason) == (slab, slot, SkipReason.JOURNAL_GAP) for e in self._report.skipped):
+            return
         entry = SkippedEntry(
             SkipReason.JOURNAL_GAP,
             -1,
@@ -103,7 +107,8 @@ class PartialRecovery:
             header.map.key,
         )
         self._report.skipped.append(entry)
-        self._commit.record(partial(_skipped_record, entry))
+        with contextlib.suppress(JournalUnavailable):  # the next start finds it again
+            self._commit.record(partial(_skipped_record, entry))
 
     def records(self) -> list[CatalogueRecord]:
         """The state as records, for compaction: under seqs of their own, ahead of everything since."""

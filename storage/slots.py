@@ -34,6 +34,7 @@ class Slots:
         self._aside: set[int] = set()
         """Slots being made void that a put would have got: back in their class's list afterwards."""
         self._draining: set[int] = set()
+        self._kept_back: set[int] = set()
         self._withheld: set[int] = set()
         """Slabs on their way from one class to another: their free slots are in no class's list."""
         self.freed_unvoided: set[int] = set()
@@ -221,6 +222,16 @@ class Slots:
         if self._table.slab_class[slab] != NO_CLASS:
             self._withheld.add(slab)
         self.unowned.append(slab)
+
+    def keep_back(self, slab: int) -> None:
+        """A slab taken by ``spare_slab`` may hold what the journal lost: nobody gets it for now."""
+        self._kept_back.add(slab)
+
+    def release_kept_back(self) -> None:
+        """Slabs kept back are spare again."""
+        for slab in sorted(self._kept_back):
+            self.return_slab(slab)
+        self._kept_back.clear()
 
     # -- counts ---------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ class Space:
         """Writes the header of a slab for a class under a new generation, which it returns."""
         self.examine = examine
         """After a journal gap: says whether a free slot may be used, and sets it aside if not (R4)."""
+        self.examine_slab: Callable[[int], Awaitable[bool]] | None = None
+        """After a journal gap: says whether a spare slab may be given; one that may not is kept back."""
         self._clock = Clock(index.table)
         self._changed: asyncio.Future[None] | None = None
         self._slab_giving: asyncio.Task[bool] | None = None
@@ -94,14 +96,20 @@ class Space:
     async def _examined(self, row_id: int) -> bool:
         """Whether the slot may be used. A slot neither used nor set aside goes back."""
         assert self.examine is not None
-        settled = False
+        examination = asyncio.ensure_future(self.examine(row_id))
         try:
-            usable = await self.examine(row_id)
-            settled = True
-        finally:
-            if not settled:
-                self._index.slots.give_back(row_id)
-        return usable
+            return await asyncio.shield(examination)
+        except asyncio.CancelledError:
+            # The slot may be on its way to be set aside: what becomes of it is seen when that has ended.
+            examination.add_done_callback(lambda _: self._return_if_free(row_id))
+            raise
+        except (Unavailable, DeviceFailed):
+            self._return_if_free(row_id)
+            raise
+
+    def _return_if_free(self, row_id: int) -> None:
+        if self._index.table.state(row_id) == SlotState.FREE:
+            self._index.slots.give_back(row_id)
 
     def give_back(self, row_id: int) -> None:
         """The slot of a put that did not become live. Its header may verify, so it counts as one to be made void."""
@@ -118,6 +126,12 @@ class Space:
         """Free what limbo may give, after a flush."""
         if self._index.slots.settle(self._journal.flushed_through):
             self.pulse()
+
+    def trust_free_slots(self) -> None:
+        """The loss was accepted, or there is none any more: free slots and slabs need no examination."""
+        self.examine = self.examine_slab = None
+        self._index.slots.release_kept_back()
+        self.settle_and_look()
 
     def settle_and_look(self) -> None:
         """As ``settle``, and whoever waits looks again: slots that were made void can be had."""
@@ -162,8 +176,12 @@ class Space:
                 return row_id
 
     async def _give(self, slab: int, slot_class: int) -> bool:
-        given = False
+        given = kept_back = False
         try:
+            if self.examine_slab is not None and not await self.examine_slab(slab):
+                self._index.slots.keep_back(slab)
+                kept_back = True
+                return True  # look for another one
             # Like a payload before its row: the slab header is on the device before the journal speaks of it.
             generation = await self._write_slab_header(slab, slot_class)
             unit = self._commit.give_slab(slab, slot_class, generation)
@@ -172,7 +190,7 @@ class Space:
             given = True
             return True
         finally:
-            if not given:
+            if not given and not kept_back:
                 self._index.slots.return_slab(slab)
             self._slab_giving = None
             self.pulse()

@@ -13,7 +13,20 @@ from storage import space
 from storage.device.counters import OpKind
 from storage.errors import Busy, EntryUnreadable, NamespacesFull
 from tests.storage.test_partial import damaged
-from tests.support.engines import CRASH_OPTIONS, OPTIONS, Rig, check_accounts, get, peek, put, short_journal
+from tests.support.damage import GARBAGE
+from tests.support.engines import (
+    CRASH_OPTIONS,
+    OPTIONS,
+    Rig,
+    abandon,
+    check_accounts,
+    formatted_image,
+    get,
+    payload_of,
+    peek,
+    put,
+    short_journal,
+)
 from tests.support.simulated_device import fail
 
 
@@ -117,5 +130,44 @@ async def test_l3_a_put_that_waits_for_held_slots_does_not_spin() -> None:
     for reader in readers:
         reader.close()
     await put(engine, b"new", b"v")
+    check_accounts(engine)
+    await rig.stop()
+
+
+async def test_r4_after_a_gap_a_slab_the_table_does_not_know_is_asked_before_it_is_given() -> None:
+    """R4: the lost blocks were the only word of a slab and its entries; they are reported, and kept until accepted."""
+    rig = Rig(formatted_image(slabs=4), options=CRASH_OPTIONS)
+    engine = await rig.start()
+    await put(engine, b"a", b"x" * 100)
+    for _ in range(3):
+        await engine.checkpoint()
+        await put(engine, b"a", b"x" * 100)
+    for number in range(5):
+        await put(engine, b"big %d" % number, payload_of(number, 20000))
+    await engine.flush()
+    await put(engine, b"a", b"z")
+    await engine.flush()
+    geometry, newest = engine._index.geometry, engine._checkpointer.newest
+    assert newest is not None
+    assert newest.header is not None
+    image = rig.device.crash_image()
+    for block in range(newest.header.journal_block, engine._journal.last_block - 1):
+        image.write(geometry.journal_block_offset(block), GARBAGE)
+    await abandon(rig.device)
+    engine = await rig.start_over(image)
+    for _ in range(2):
+        assert engine.status().recovery.unknown_loss
+        for number in range(30):
+            await put(engine, b"mid %d" % number, payload_of(number, 60000))
+        status = engine.status()
+        assert status.skipped_by_reason["journal_gap"] == 5
+        assert {entry.key for entry in engine.skipped(0, 10)} == {f"big%20{number}" for number in range(5)}
+        check_accounts(engine)
+        engine = await rig.reopen()
+    kept = engine.status().capacity.free_slabs
+    await engine.acknowledge()
+    for number in range(60):
+        await put(engine, b"mid %d" % number, payload_of(number, 60000))
+    assert engine.status().capacity.free_slabs < kept
     check_accounts(engine)
     await rig.stop()

@@ -57,7 +57,7 @@ EXIT_CODES_HEAD = """\
 EXIT_CODES_TAIL = """\
 | 130, 143 | A second SIGINT or SIGTERM: left at once. What was acknowledged is on the device. |
 
-A restart without a change can't help after 2, 10, 12–18 and 30–32: the systemd unit doesn't try it.
+A restart without a change can't help after 2, 10, 12–19 and 30–32: the systemd unit doesn't try it.
 """
 
 

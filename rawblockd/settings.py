@@ -82,7 +82,11 @@ class Settings(BaseSettings):
     io_engine: IoEngine = Field(IoEngine.AUTO, description="How device I/O runs; `auto` takes io_uring where it works.")
     allow_buffered_io: bool = Field(False, description="Go on without O_DIRECT where it is refused.")
     buffer_bytes: Size = Field(
-        _ENGINE.buffer_bytes, ge=16 << 20, le=1 << 40, description="Memory for values on their way, in all."
+        _ENGINE.buffer_bytes,
+        ge=16 << 20,
+        le=1 << 40,
+        description="Memory for values between requests and device. What a client has yet to read is copied beside it, "
+        "at most 1 MiB for each connection.",
     )
     wait_timeout_seconds: Number = Field(
         _ENGINE.wait_timeout_seconds,

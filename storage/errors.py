@@ -12,6 +12,7 @@
     │   ├── NotFormatted                there is no cache on it
     │   ├── FormatUnsupported           a newer or unknown format or feature
     │   ├── LayoutMismatch              the superblock does not fit the device
+    │   │   └── SuperblocksLost         neither superblock verifies
     │   ├── GeometryInvalid             the sizes asked for make no device
     │   └── DirectIoRefused             O_DIRECT is refused and buffered I/O was not allowed
     ├── DeviceFailed                    an operation of the device failed
@@ -113,6 +114,12 @@ class LayoutMismatch(DeviceRefused):
     code = "layout_mismatch"
     sentence = "The layout written on the device does not fit the device."
     exit_code = 16
+
+
+class SuperblocksLost(LayoutMismatch):
+    code = "superblocks_lost"
+    sentence = "Both superblocks are damaged: the device can't be identified, and nothing on it can be trusted."
+    exit_code = 19
 
 
 class GeometryInvalid(DeviceRefused):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from storage.device.interface import BlockDevice
-from storage.errors import ForeignContent, LayoutMismatch, NotFormatted
+from storage.errors import ForeignContent, LayoutMismatch, NotFormatted, SuperblocksLost
 from storage.format.geometry import BLOCK_MAX_BYTES, BLOCK_MIN_BYTES
 from storage.format.layout import Undecodable
 from storage.format.superblock import (
@@ -22,7 +22,7 @@ from storage.recovery.reading import BlockReader
 def read_superblock(device: BlockDevice) -> tuple[Superblock, list[str]]:
     """The device's superblock with the higher start count of both, and the verdict per place.
 
-    Raises NotFormatted, ForeignContent, FormatUnsupported, LayoutMismatch.
+    Raises NotFormatted, ForeignContent, FormatUnsupported, LayoutMismatch, SuperblocksLost.
     """
     found: list[Superblock | None] = []
     verdicts: list[str] = []
@@ -97,7 +97,7 @@ def _refusal(device: BlockDevice, verdicts: list[str]) -> NotFormatted | Foreign
     if head is not None and head.startswith(FORMATTING_MAGIC):
         return NotFormatted("formatting it was not finished; format it again")
     if any(verdict != "absent" for verdict in verdicts):
-        return LayoutMismatch(f"both superblocks are damaged: {verdicts[0]} at the start, {verdicts[1]} at the end")
+        return SuperblocksLost(f"{verdicts[0]} at the start, {verdicts[1]} at the end")
     if head is None or any(head):
         return ForeignContent("the first block is no superblock")
     return NotFormatted()

@@ -79,6 +79,7 @@ class Engine:
             if not ready:
                 self._phase = EngineState.FAILED
                 await self._give_up()
+        self.counters.corruptions["recovery"] += len(recovered.new_skipped)
         self._maintenance.start()
         self._phase = EngineState.READY
         self._log_start(recovered)

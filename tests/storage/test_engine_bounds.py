@@ -12,7 +12,7 @@ import pytest
 from storage import space
 from storage.device.counters import OpKind
 from storage.errors import Busy, EntryUnreadable, NamespacesFull
-from tests.storage.test_partial import damaged
+from tests.storage.test_partial import JOURNAL_BLOCKS, damaged
 from tests.support.damage import GARBAGE
 from tests.support.engines import (
     CRASH_OPTIONS,
@@ -64,16 +64,17 @@ async def test_r5_a_deletion_that_checkpoints_took_out_of_the_journal_still_coun
 
 async def test_l1_acknowledge_frees_more_slots_than_the_queue_takes() -> None:
     """L1, R5: all of them, in batches; afterwards nothing is left of the partial state."""
-    rig, _, image = await damaged(list(range(0, 60, 2)))
-    engine = await rig.start_over(image, options=replace(CRASH_OPTIONS, accept_loss=True))
-    assert engine.status().capacity.slots.quarantined == 30
-    with mock.patch("storage.journal.QUEUE_MAX_ROWS", 10), mock.patch("storage.partial.UNITS_AT_ONCE", 8):
-        await engine.acknowledge()
-    status = engine.status()
-    assert not status.partial_recovery
-    assert status.capacity.slots.quarantined == 0
-    check_accounts(engine)
-    await rig.stop()
+    with short_journal(JOURNAL_BLOCKS, reserve=16):  # as the image was formatted
+        rig, _, image = await damaged(list(range(0, 60, 2)))
+        engine = await rig.start_over(image, options=replace(CRASH_OPTIONS, accept_loss=True))
+        assert engine.status().capacity.slots.quarantined == 30
+        with mock.patch("storage.journal.QUEUE_MAX_ROWS", 10), mock.patch("storage.partial.UNITS_AT_ONCE", 8):
+            await engine.acknowledge()
+        status = engine.status()
+        assert not status.partial_recovery
+        assert status.capacity.slots.quarantined == 0
+        check_accounts(engine)
+        await rig.stop()
 
 
 async def test_l1_what_expires_at_once_leaves_clients_room_in_the_queue() -> None:

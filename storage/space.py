@@ -324,9 +324,9 @@ class Space:
 
     async def close(self) -> None:
         """Wait for what runs in the background."""
-        tasks: list[asyncio.Future[object]] = [*self._evictors.values()]  # type: ignore[list-item]
-        for task in (self._settler, self._slab_giving):
-            if task is not None:
-                tasks.append(task)  # type: ignore[arg-type]
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._evictors:
+            await asyncio.wait(self._evictors.values())
+        if self._settler is not None:
+            await asyncio.wait([self._settler])
+        if self._slab_giving is not None:
+            await asyncio.wait([self._slab_giving])

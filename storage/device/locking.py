@@ -61,15 +61,14 @@ class DeviceLocks:
         """Lock the device behind ``fd``, and what lies beneath and above it. Raises DeviceInUse; then nothing is held
         beyond what goes with ``fd``."""
         found = os.fstat(fd)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.release)
             _lock(fd, path, is_node=stat.S_ISBLK(found.st_mode))
             for layer in layers_beneath(found):
                 self._take_beneath(layer, path)
             for layer in loops_above(found):
                 self._claim_above(layer, path)
-        except BaseException:
-            self.release()
-            raise
+            undo.pop_all()
 
     def _take_beneath(self, layer: Layer, path: str) -> None:
         if layer.path is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -45,7 +46,9 @@ def open_device(
     name = os.fspath(path)
     fd, direct_io = _open_fd(name, write=write, allow_buffered=allow_buffered, exclusive=exclusive)
     locks = DeviceLocks()
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, fd)
+        undo.callback(locks.release)
         if exclusive:
             locks.take(fd, name)
         facts = probe_fd(fd, name)
@@ -56,10 +59,7 @@ def open_device(
             if not direct_io:
                 _drop_direct(fd)
         engine = _choose_engine(fd, facts, io_engine)
-    except BaseException:
-        locks.release()
-        os.close(fd)
-        raise
+        undo.pop_all()
     return FileDevice(fd, facts, direct_io=direct_io, writable=write, io_engine=engine, locks=locks)
 
 

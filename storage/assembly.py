@@ -7,18 +7,29 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from storage.announcing import Announcer
+from storage.batch_reads import BatchReads
+from storage.batch_writes import BatchWrites
 from storage.buffers import BufferArena
 from storage.checkpoint import Checkpointer
 from storage.commit import Commit
 from storage.compaction import Compactor
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
+from storage.entry_changes import EntryChanges
+from storage.event_keys import EventKeys
+from storage.events import EventFeed
 from storage.examine import FreeSlotExaminer
 from storage.health import DeviceHealth
+from storage.holds import Holds
 from storage.identity import Identity
 from storage.index import Index
 from storage.journal import GROUP_BYTES, Journal
+from storage.known_keys import KnownKeys
+from storage.leases import Leases
+from storage.listing import Listings
 from storage.maintenance import Maintenance
+from storage.namespace_changes import NamespaceChanges
 from storage.options import EngineOptions
 from storage.partial import PartialRecovery
 from storage.read_path import ReadPath
@@ -26,6 +37,7 @@ from storage.recovery.recover import Recovered
 from storage.recovery.report import RecoveryReport
 from storage.scrubber import Scrubber
 from storage.slab_headers import SlabHeaders
+from storage.snapshots import Snapshots
 from storage.space import Space
 from storage.write_path import WritePath
 
@@ -45,6 +57,7 @@ class Surroundings:
     clock: Callable[[], float]
     arena: BufferArena
     step: Callable[[str], None]
+    events: EventFeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,13 @@ class Machine:
     space: Space
     read_path: ReadPath
     write_path: WritePath
+    batch_reads: BatchReads
+    batch_writes: BatchWrites
+    entry_changes: EntryChanges
+    namespaces: NamespaceChanges
+    leases: Leases
+    snapshots: Snapshots
+    listings: Listings
     partial: PartialRecovery
     checkpointer: Checkpointer
     scrubber: Scrubber
@@ -69,6 +89,7 @@ class Machine:
     health: DeviceHealth
     clock: Callable[[], float]
     started_monotonic: float
+    event_keys: EventKeys
 
 
 def assemble(recovered: Recovered, around: Surroundings) -> Machine:
@@ -83,6 +104,7 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
     commit.journal = journal
     space = _space(around, index, commit, journal, identity, internal)
     commit.give_back = space.give_back
+    commit.announce = _announcer(recovered, around).announce
     read_path = ReadPath(
         around.device,
         index,
@@ -93,7 +115,17 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
         around.counters,
         around.health,
         around.options.wait_timeout_seconds,
+        around.clock,
     )
+    namespaces = NamespaceChanges(index, commit)
+    leases = Leases(index, space.let_go, time.monotonic)
+    snapshots = Snapshots(index, lambda: journal.published_seq, space.pulse, around.clock, time.monotonic)
+    holds = Holds(leases, snapshots)
+    commit.quotas.may_go = space.may_go
+    commit.quotas.holder = space.holder = holds.holder
+    space.held_in, space.held_slots = holds.in_slab, holds.slots_of_class
+    space.wiped_rows = namespaces.rows_to_free
+    write_path = _write_path(around, index, commit, journal, space, identity, namespaces)
     partial = PartialRecovery(recovered, index, commit, journal, around.clock)
     if partial.unknown_loss:
         wait = around.options.wait_timeout_seconds
@@ -113,6 +145,8 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
         around.clock,
         lambda: around.health.self_test(around.device, index.geometry, internal),
         scrubber,
+        namespaces,
+        holds,
         frozen=lambda: partial.open,
     )
     later.append(maintenance)
@@ -127,7 +161,14 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
         journal=journal,
         space=space,
         read_path=read_path,
-        write_path=_write_path(around, index, commit, journal, space, identity),
+        write_path=write_path,
+        batch_reads=BatchReads(read_path, index, commit, identity, around.counters),
+        batch_writes=BatchWrites(write_path, commit),
+        entry_changes=EntryChanges(index, identity, commit, journal, read_path, write_path, around.counters),
+        namespaces=namespaces,
+        leases=leases,
+        snapshots=snapshots,
+        listings=Listings(index, commit, read_path, write_path.known_keys),
         partial=partial,
         checkpointer=checkpointer,
         scrubber=scrubber,
@@ -135,7 +176,19 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
         health=around.health,
         clock=around.clock,
         started_monotonic=time.monotonic(),
+        event_keys=EventKeys(around.device, index, around.arena, identity, around.options.wait_timeout_seconds),
     )
+
+
+def _announcer(recovered: Recovered, around: Surroundings) -> Announcer:
+    position, index = recovered.position, recovered.index
+    around.events.begin(
+        recovered.history,
+        device=recovered.superblock.uuid.hex()[:8],
+        start=position.start_count,
+        next_seq=position.next_seq,
+    )
+    return Announcer(around.events, index.namespaces.by_id, index.seed, recovered.history.lost, around.clock)
 
 
 def _journal(
@@ -168,13 +221,21 @@ def _space(
         journal,
         around.counters,
         policy=around.options.eviction,
+        admission=around.options.admission,
+        write_budget_bytes_per_second=around.options.write_budget_bytes_per_second,
         wait_timeout_seconds=wait,
         write_slab_header=SlabHeaders(around.device, index.geometry, identity, internal, wait).write,
     )
 
 
 def _write_path(
-    around: Surroundings, index: Index, commit: Commit, journal: Journal, space: Space, identity: Identity
+    around: Surroundings,
+    index: Index,
+    commit: Commit,
+    journal: Journal,
+    space: Space,
+    identity: Identity,
+    namespaces: NamespaceChanges,
 ) -> WritePath:
     path = WritePath(
         around.device,
@@ -187,8 +248,10 @@ def _write_path(
         around.counters,
         around.clock,
         around.options.wait_timeout_seconds,
+        namespaces,
     )
     path.step = around.step
+    path.known_keys = KnownKeys() if around.options.keys_in_memory else None
     path.write_failed = around.health.note
     return path
 

@@ -26,7 +26,7 @@ from storage.device.interface import BlockDevice
 from storage.format.catalogue import (
     CatalogueRecord,
     CounterRecord,
-    NamespaceRecord,
+    NamespaceWipedRecord,
     SlabRecord,
     SlotFailuresRecord,
     encode_record,
@@ -47,6 +47,7 @@ from storage.format.page import PageHeader, seal_page
 from storage.index import Index
 from storage.journal import Journal, Unit
 from storage.limits import TRANSFER_MAX_BYTES
+from storage.namespaces import namespace_record
 
 log = logging.getLogger("rawblockd.storage")
 
@@ -137,6 +138,7 @@ class Checkpointer:
             tail = min([block, *(header.journal_block for header in others)])
             tail_seq = min([seq, *(header.seq for header in others)])
             await self._void_freed_headers(tail_seq)
+            await self._renew_wipes(tail_seq)
             self.step("checkpoint_pages")
             target.header = None
             written = await self._write_pages(target)
@@ -152,6 +154,7 @@ class Checkpointer:
             self.number = header.number
             target.header = header
             self.journal.move_tail(max(tail, self.journal.tail), tail_seq)
+            self.index.namespaces.forget_wiped(self.journal.complete_since)
             self.step("checkpoint_done")
             size = self.index.geometry.block_bytes
             duration = self.last_duration_seconds = loop.time() - started
@@ -159,6 +162,12 @@ class Checkpointer:
             self.counters.checkpoint_duration.observe(duration)
             self.counters.last_checkpoint_bytes = result.bytes
             return result
+
+    async def _renew_wipes(self, tail_seq: int) -> None:
+        """The headers of a dying namespace's slots still verify: the record that voids them stays in the journal."""
+        records = [record for record in self._dying_records() if record.seq <= tail_seq]
+        for done in [self.journal.join(Unit(records=[r], privileged=True, makes_room=True)) for r in records]:
+            await done
 
     # -- headers of freed slots -----------------------------------------------------------------------------------
 
@@ -299,12 +308,18 @@ class Checkpointer:
         for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
             slot_class, generation = int(table.slab_class[slab]), int(table.slab_generation[slab])
             records.append(SlabRecord(int(table.slab_seq[slab]), slab, slot_class, generation))
-        records += [NamespaceRecord(n.seq, n.namespace_id, n.name, n.settings) for n in namespaces.by_id.values()]
+        records += [namespace_record(n) for n in namespaces.by_id.values()]
+        records += self._dying_records()
         records += [
             SlotFailuresRecord(0, slab, slot, failures)
             for (slab, slot), failures in self.index.evidence.failures.items()
         ]
         return records
+
+    def _dying_records(self) -> list[NamespaceWipedRecord]:
+        """The wipes of namespaces that still have rows."""
+        namespaces = self.index.namespaces
+        return [NamespaceWipedRecord(namespaces.wiped[i], i) for i in sorted(namespaces.dying)]
 
     async def _write_header(self, target: CopyState, header: CopyHeader) -> None:
         geometry = self.index.geometry

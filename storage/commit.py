@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 from storage.counters import FREE_REASON_LABELS, EngineCounters
 from storage.entries import UNCONDITIONAL, Conditions, Durability
-from storage.errors import JournalUnavailable, PreconditionFailed
+from storage.errors import JournalUnavailable, NamespaceWiped, PreconditionFailed, QuotaExceeded, SpaceHeld
 from storage.format.catalogue import (
     CatalogueRecord,
     NamespaceRecord,
+    NamespaceWipedRecord,
     RestoredRecord,
     SlabRecord,
     SlotFailuresRecord,
@@ -29,7 +30,9 @@ from storage.format.catalogue import (
 from storage.format.row import ACCESS_OFFSET, FreeReason, QuarantineReason, Row, SlotState, decode_row
 from storage.index import Index
 from storage.journal import Journal, Unit
-from storage.namespaces import check_name
+from storage.namespace_settings import NamespaceSettings, encode_settings
+from storage.namespaces import Namespace
+from storage.quotas import Quotas
 from storage.row_changes import PutIntent, RowChanges
 
 log = logging.getLogger("rawblockd.storage")
@@ -68,14 +71,16 @@ class Commit:
         self._clock = clock
         self._overlay: dict[bytes, Pending] = {}
         self._volatile: list[PutIntent] = []
-        self._creating: dict[str, asyncio.Future[int]] = {}
-        self._ids_under_way = 0
-        """Namespace ids drawn whose record is not durable yet."""
+        self._wiping: dict[int, Unit] = {}
+        """Namespaces whose wipe joined and is not durable yet: nothing new joins for them."""
         self._rows = RowChanges(index.table, index.seed, lambda: self.journal.draw_seq())
+        self.quotas = Quotas(index, self.joined)
         self.journal: Journal
         """Set by the engine once the journal's position is known."""
         self.give_back: Callable[[int], None]
         """Takes the slot of a put that was undone; set by the engine."""
+        self.announce: Callable[[Unit], None] = lambda _: None
+        """Told each unit that is durable, just before the table is: the event feed."""
 
     # -- views ----------------------------------------------------------------------------------------------------
 
@@ -136,23 +141,59 @@ class Commit:
         Raises PreconditionFailed, JournalUnavailable; the slot then still is the caller's.
         """
         replaced = self.check_conditions(intent.digest, conditions)
+        namespace = self._index.namespaces.by_id.get(intent.namespace_id)
+        if namespace is None or intent.namespace_id in self._wiping:
+            raise NamespaceWiped
         if self.journal.unavailable and durability is Durability.NONE:
             self._keep_volatile(intent)
             return None
         self.journal.check_available()
-        unit = PutUnit(durability=durability, digest=intent.digest, intent=intent, replaced=replaced)
         present = self.joined(intent.digest)
+        if namespace.settings.has_quota:
+            self._make_quota_room(namespace, intent, present)
+        unit = PutUnit(durability=durability, digest=intent.digest, key=intent.key, intent=intent, replaced=replaced)
         if present is not None:
             reason = FreeReason.EXPIRED if self.is_expired(present[1]) else FreeReason.REPLACED
             unit.rows.append((present[0], self._rows.free(present[0], present[1], reason)))
         encoded = self._rows.live(intent)
         unit.rows.append((intent.row_id, encoded))
         unit.records += self._superseded(intent.digest)
-        visible = (intent.row_id, decode_row(self._index.seed, encoded)) if durability is Durability.NONE else None
-        self._join(unit, intent.row_id, encoded, visible)
+        row = decode_row(self._index.seed, encoded)
+        self._join(unit, intent.row_id, row, (intent.row_id, row) if durability is Durability.NONE else None)
+        self.quotas.note_joined(namespace, intent.row_id, row)
         return unit
 
-    def delete(self, digest: bytes, conditions: Conditions) -> tuple[Unit, int] | None:
+    def _make_quota_room(self, namespace: Namespace, intent: PutIntent, present: tuple[int, Row] | None) -> None:
+        """Join the freeing of what goes for a put. Raises QuotaExceeded, SpaceHeld: then nothing has joined."""
+        table = self._index.table
+        slot_bytes = table.slot_bytes(intent.row_id) - (table.slot_bytes(present[0]) if present is not None else 0)
+        spare = present[0] if present is not None else 0
+        for row_id, row in self.quotas.victims(namespace, int(present is None), slot_bytes, spare):
+            self._join_free(row_id, row, FreeReason.QUOTA)
+
+    def trim(self, namespace: Namespace) -> list[Unit]:
+        """Join the freeing of some entries above a quota that was lowered; none if there is nothing to do."""
+        return [self._join_free(row_id, row, FreeReason.QUOTA) for row_id, row in self.quotas.trim(namespace)]
+
+    def touch(self, digest: bytes, expires_at: int, conditions: Conditions) -> tuple[Unit, Row] | None:
+        """Join a new expiry of an entry; the unit and the row it makes, or None if there is no entry.
+
+        Raises PreconditionFailed, JournalUnavailable.
+        """
+        write_id = self.check_conditions(digest, conditions)
+        present = self.joined(digest)
+        if present is None or not write_id:
+            return None
+        self.journal.check_available()
+        row_id, row = present
+        unit = Unit(digest=digest)
+        encoded = self._rows.restated(row_id, row._replace(expires_at=expires_at), state=SlotState.LIVE)
+        unit.rows.append((row_id, encoded))
+        touched = decode_row(self._index.seed, encoded)
+        self._join(unit, row_id, touched, None)
+        return unit, touched
+
+    def delete(self, digest: bytes, conditions: Conditions, key: bytes = b"") -> tuple[Unit, int] | None:
         """Join the deletion of a key; the unit and the write id deleted, or None if there is nothing."""
         write_id = self.check_conditions(digest, conditions)
         present = self.joined(digest)
@@ -160,6 +201,7 @@ class Commit:
             return None
         reason = FreeReason.CLIENT if write_id else FreeReason.EXPIRED
         unit = self._join_free(present[0], present[1], reason)
+        unit.key = key
         return (unit, write_id) if write_id else None
 
     def delete_absent(self, digest: bytes) -> Unit | None:
@@ -180,7 +222,7 @@ class Commit:
         unit.rows.append((intent.row_id, encoded))
         slab, slot = self._index.table.place_of(intent.row_id)
         unit.records.append(RestoredRecord(self.journal.draw_seq(), slab, slot))
-        self._join(unit, intent.row_id, encoded, None)
+        self._join(unit, intent.row_id, decode_row(self._index.seed, encoded), None)
         return unit
 
     def free(self, row_id: int, seq: int, reason: FreeReason) -> Unit | None:
@@ -271,47 +313,36 @@ class Commit:
         self.journal.join(unit)
         return unit
 
-    async def namespace_id(self, name: str) -> int:
-        """The id of a namespace, created durably if it is new.
+    def name_namespace(self, namespace_id: int, name: str, settings: NamespaceSettings) -> Unit:
+        """Join the record that a namespace exists with these settings. Raises JournalUnavailable."""
+        encoded = encode_settings(settings)
+        return self.record(lambda seq: NamespaceRecord(seq, namespace_id, name, encoded))
 
-        Raises NamespaceInvalid, NamespacesFull, JournalUnavailable.
-        """
-        known = self._index.namespaces.by_name.get(name)
-        if known is not None:
-            return known.namespace_id
-        check_name(name)
-        creating = self._creating.get(name)
-        if creating is None:
-            creating = asyncio.ensure_future(self._create_namespace(name))
-            self._creating[name] = creating
-            creating.add_done_callback(lambda future: self._created(name, future))
-        return await asyncio.shield(creating)
+    def wipe(self, namespace_id: int) -> Unit:
+        """Join the end of a namespace: all its rows are dead from this record on. Raises JournalUnavailable."""
+        unit = self.record(lambda seq: NamespaceWipedRecord(seq, namespace_id))
+        self._wiping[namespace_id] = unit
+        return unit
 
-    async def _create_namespace(self, name: str) -> int:
-        self.journal.check_available()
-        namespace_id = self._index.namespaces.draw_id(self._ids_under_way)
-        self._ids_under_way += 1
-        try:
-            unit = self.record(lambda seq: NamespaceRecord(seq, namespace_id, name, {}))
-            assert unit.done is not None
-            await unit.done
-        finally:
-            self._ids_under_way -= 1
-        return namespace_id
-
-    def _created(self, name: str, future: asyncio.Future[int]) -> None:
-        del self._creating[name]
-        if not future.cancelled():
-            future.exception()  # whoever waited has it; nobody waiting is no error
+    def wiping(self, namespace_id: int) -> Unit | None:
+        """The wipe of a namespace that has joined and is not durable yet."""
+        return self._wiping.get(namespace_id)
 
     # -- the journal's side ---------------------------------------------------------------------------------------
 
     def publish(self, unit: Unit, block: int) -> None:
         """A unit is durable: its rows become the table's, its key leaves the overlay."""
+        self.announce(unit)
         for row_id, encoded in unit.rows:
             self._index.apply_row(row_id, encoded, block)
         for record in unit.records:
             self._index.apply_record(record)
+            if isinstance(record, NamespaceWipedRecord):
+                self._wiping.pop(record.namespace_id, None)
+                self.quotas.forget(record.namespace_id)
+        if isinstance(unit, PutUnit) and unit.intent is not None:
+            self.quotas.note_published(unit.intent.row_id)
+        self._settle_charge(unit)
         if unit.digest is not None:
             pending = self._overlay.get(unit.digest)
             if pending is not None and pending.unit is unit:
@@ -322,6 +353,10 @@ class Commit:
     def undo(self, units: list[Unit]) -> None:
         """Forget everything queued. Puts at level ``none`` stay, and wait for the journal."""
         self._overlay.clear()
+        self._wiping.clear()
+        self.quotas.forget_joining()
+        for namespace in self._index.namespaces.by_id.values():
+            namespace.queued_entries = namespace.queued_bytes = 0
         for unit in units:
             if isinstance(unit, PutUnit) and unit.durability is Durability.NONE and unit.intent is not None:
                 if len(self._volatile) < VOLATILE_MAX:
@@ -336,7 +371,11 @@ class Commit:
         waiting, self._volatile = self._volatile, []
         self._overlay.clear()
         for intent in waiting:
-            self.put(intent, UNCONDITIONAL, Durability.NONE)
+            try:
+                self.put(intent, UNCONDITIONAL, Durability.NONE)
+            except (NamespaceWiped, QuotaExceeded, SpaceHeld):
+                self._counters.puts["lost"] += 1
+                self.give_back(intent.row_id)
 
     def _keep_volatile(self, intent: PutIntent) -> None:
         if len(self._volatile) >= VOLATILE_MAX:
@@ -353,16 +392,37 @@ class Commit:
             return None
         return row
 
-    def _join(self, unit: Unit, row_id: int, encoded: bytes | None, visible: tuple[int, Row] | None) -> None:
+    def _join(self, unit: Unit, row_id: int, row: Row | None, visible: tuple[int, Row] | None) -> None:
         """Join a unit that changes a key, and put what it makes of the key in the overlay."""
         assert unit.digest is not None
         unit.last_seq = self._rows.last_seq
         self.journal.join(unit)
+        self._charge(unit, self.joined(unit.digest), (row_id, row) if row is not None else None)
         before = self._overlay.get(unit.digest)
         if visible is None and before is not None:
             visible = before.visible
-        row = decode_row(self._index.seed, encoded) if encoded is not None else None
         self._overlay[unit.digest] = Pending(unit, row_id, row, visible)
+
+    def _charge(self, unit: Unit, before: tuple[int, Row] | None, after: tuple[int, Row] | None) -> None:
+        """Count what a unit will make of its namespace's usage, until it is published (A2)."""
+        for present, sign in ((before, -1), (after, 1)):
+            if present is not None:
+                unit.namespace_id = present[1].namespace_id
+                unit.entries += sign
+                unit.slot_bytes += sign * self._index.table.slot_bytes(present[0])
+        if unit.entries or unit.slot_bytes:
+            namespace = self._index.namespaces.owner(unit.namespace_id)
+            namespace.queued_entries += unit.entries
+            namespace.queued_bytes += unit.slot_bytes
+
+    def _settle_charge(self, unit: Unit) -> None:
+        """The unit's rows are counted now where they count for good."""
+        if unit.entries or unit.slot_bytes:
+            namespaces = self._index.namespaces
+            namespace = namespaces.by_id.get(unit.namespace_id) or namespaces.dying.get(unit.namespace_id)
+            if namespace is not None:
+                namespace.queued_entries -= unit.entries
+                namespace.queued_bytes -= unit.slot_bytes
 
     def _superseded(self, digest: bytes) -> list[CatalogueRecord]:
         """Records that quarantined slots of a key must not come back, for a unit that puts or deletes it."""

@@ -16,7 +16,7 @@ import numpy as np
 from storage.commit import Commit
 from storage.format.catalogue import (
     CatalogueRecord,
-    NamespaceRecord,
+    NamespaceWipedRecord,
     SlabRecord,
     SlotFailuresRecord,
     SupersededRecord,
@@ -24,6 +24,7 @@ from storage.format.catalogue import (
 from storage.format.row import FreeReason
 from storage.index import Index
 from storage.journal import Journal, Unit
+from storage.namespaces import namespace_record
 
 log = logging.getLogger("rawblockd.storage")
 
@@ -79,11 +80,10 @@ class Compactor:
             SlabRecord(int(table.slab_seq[slab]), slab, int(table.slab_class[slab]), int(table.slab_generation[slab]))
             for slab in np.flatnonzero(table.slab_seq > since).tolist()
         ]
-        records += [
-            NamespaceRecord(n.seq, n.namespace_id, n.name, n.settings)
-            for n in self._index.namespaces.by_id.values()
-            if n.seq > since
-        ]
+        namespaces = self._index.namespaces
+        records += [namespace_record(n) for n in namespaces.by_id.values() if n.seq > since]
+        records += [NamespaceWipedRecord(seq, i) for i, seq in namespaces.wiped.items() if seq > since]
+        records += [NamespaceWipedRecord(namespaces.wiped[i], i) for i in namespaces.dying]
         evidence = self._index.evidence
         draw = self._journal.draw_seq
         records += [SupersededRecord(draw(), slab, slot) for slab, slot in sorted(evidence.superseded)]

@@ -10,26 +10,32 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from storage.assembly import Machine, Surroundings, assemble
 from storage.buffers import BufferArena
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
-from storage.entries import UNCONDITIONAL, Conditions, Durability, EntryInfo
+from storage.entries import UNCONDITIONAL, Conditions, Durability, EntryInfo, EntrySketch, PutResult
 from storage.errors import (
     AcknowledgeNothing,
     CheckpointFrozen,
     DeviceFailed,
     Draining,
-    EntryNotFound,
+    NamespaceNotFound,
     RawblockdError,
     ReadOnly,
     Starting,
     Unavailable,
 )
+from storage.events import Event, EventFeed
+from storage.format.parts import Part
+from storage.format.row import Row
 from storage.health import DeviceHealth
-from storage.keys import check_key
+from storage.leases import Held, LeaseResult, LeaseView
+from storage.listing import ListingPage
+from storage.namespace_settings import DEFAULT_SETTINGS, NamespaceSettings, expiry_of
+from storage.namespaces import NamespaceView, check_name
 from storage.observation import checkpoint_status, engine_status, recovery_status
 from storage.options import EngineOptions
 from storage.partial import PartialRecovery
@@ -38,12 +44,17 @@ from storage.read_path import EntryReader
 from storage.recovery.recover import Recovered, RecoveryLimits, recover
 from storage.recovery.report import RecoveryProgress, RecoveryReport, SkippedView
 from storage.retry import Retrier, RetryResult
+from storage.snapshots import SnapshotView
 from storage.starting import write_start
 from storage.status import CheckpointStatus, EngineState, EngineStatus, Reason, RecoveryStatus
 
 log = logging.getLogger("rawblockd.storage")
 
 OVERDUE_INTERVALS = 3
+EXPORT_STEP = 4096
+"""Entries of an export whose rows are decoded at a time: 1 MB."""
+BATCH_SHARE = 8
+"""One batch may put this part of the device: its slots are in flight until all of it has arrived."""
 
 
 class Engine:
@@ -56,6 +67,7 @@ class Engine:
         self._phase = EngineState.STARTING
         self.progress = RecoveryProgress()
         self.counters = EngineCounters()
+        self.events = EventFeed(self._options.event_buffer_bytes)
         self._health = DeviceHealth()
         self._machine: Machine | None = None
         self._memory = contextlib.ExitStack()
@@ -82,6 +94,7 @@ class Engine:
         self.counters.corruptions["recovery"] += len(recovered.new_skipped)
         self._maintenance.start()
         self._phase = EngineState.READY
+        self.events.open()
         self._log_start(recovered)
 
     async def _make_ready(self) -> Recovered:
@@ -95,7 +108,9 @@ class Engine:
         self._arena = await asyncio.to_thread(BufferArena, options.buffer_bytes)
         self._memory.callback(self._arena.close)
         self._device.start(asyncio.get_running_loop())
-        around = Surroundings(self._device, options, self.counters, self._health, self._clock, self._arena, self.step)
+        around = Surroundings(
+            self._device, options, self.counters, self._health, self._clock, self._arena, self.step, self.events
+        )
         machine = assemble(recovered, around)
         self._memory.callback(machine.internal.close)
         self._run_on(machine)
@@ -113,7 +128,8 @@ class Engine:
 
     def _run_on(self, machine: Machine) -> None:
         """Take the parts as the engine's own."""
-        self._machine = machine
+        self._machine = self._parts = machine
+        self._changes = machine.entry_changes
         self._index, self._identity = machine.index, machine.identity
         self._internal = machine.internal
         self._commit, self._journal, self._space = machine.commit, machine.journal, machine.space
@@ -142,6 +158,7 @@ class Engine:
         """Refuse mutations, finish what was accepted, write a last checkpoint unless frozen, let go of the device."""
         running = self._phase is EngineState.READY
         self._phase = EngineState.DRAINING
+        self.events.close()
         if self._machine is None:
             await self._device.stop()
             self._phase = EngineState.STOPPED
@@ -149,6 +166,8 @@ class Engine:
         if running:
             await self._maintenance.stop()
             await self._write_path.close()
+            await self._parts.batch_writes.close()
+            await self._parts.namespaces.close()
             await self._space.close()
         await self._journal.close()
         if running:
@@ -224,15 +243,20 @@ class Engine:
 
     # -- entries --------------------------------------------------------------------------------------------------
 
-    async def open_read(self, namespace: str, key: bytes) -> EntryReader:
-        """Open an entry for reading. Raises EntryNotFound, EntryCorrupt, EntryUnreadable, Busy, Starting."""
-        self._check_readable()
-        return await self._read_path.open(namespace, key)
+    async def open_read(self, namespace: str, key: bytes, *, lease_id: str = "", sparse: bool = False) -> EntryReader:
+        """Open an entry for reading, under a lease as that holds it. ``sparse`` reads no more than the header and then
+        just the chunks that are asked for: for a part or a range of a value that is read whole otherwise.
 
-    async def head(self, namespace: str, key: bytes) -> EntryInfo:
+        Raises EntryNotFound, EntryCorrupt, EntryUnreadable, LeaseNotFound, Busy, Starting.
+        """
+        self._check_readable()
+        return await self._read_path.open(namespace, key, header_only=sparse, leased=self._leased(lease_id, key))
+
+    async def head(self, namespace: str, key: bytes, *, lease_id: str = "") -> EntryInfo:
         """What is known of an entry without its payload. Raises as ``open_read``."""
         self._check_readable()
-        reader = await self._read_path.open(namespace, key, header_only=True)
+        leased = self._leased(lease_id, key)
+        reader = await self._read_path.open(namespace, key, header_only=True, leased=leased)
         reader.close()
         return reader.info
 
@@ -245,13 +269,14 @@ class Engine:
         content_type: str = "",
         metadata: tuple[tuple[str, str], ...] = (),
         expires_at: int = 0,
+        parts: Sequence[Part] = (),
         durability: Durability = Durability.JOURNAL,
         conditions: Conditions = UNCONDITIONAL,
     ) -> PutSession:
         """Reserve slot and buffer for a put. Raises KeyInvalid, NamespaceInvalid, MetadataInvalid, ValueTooLarge, Full,
         NamespacesFull, PreconditionFailed, Busy, ReadOnly, JournalUnavailable, Draining, Starting."""
-        self._check_writable()
         try:
+            self._check_writable()
             return await self._write_path.begin(
                 namespace,
                 key,
@@ -259,11 +284,12 @@ class Engine:
                 content_type=content_type,
                 metadata=metadata,
                 expires_at=expires_at,
+                parts=parts,
                 durability=durability,
                 conditions=conditions,
             )
-        except RawblockdError:
-            self.counters.puts["refused"] += 1
+        except RawblockdError as error:
+            self.counters.put_refused(error.code)
             raise
 
     async def delete(
@@ -279,35 +305,208 @@ class Engine:
         Level ``none`` is carried out at level ``journal``: there is no payload to wait for.
         """
         self._check_writable()
-        check_key(key)
+        return await self._changes.delete(namespace, key, conditions, durability)
+
+    async def touch(
+        self,
+        namespace: str,
+        key: bytes,
+        *,
+        expires_at: int,
+        conditions: Conditions = UNCONDITIONAL,
+        durability: Durability = Durability.JOURNAL,
+    ) -> EntrySketch:
+        """Give an entry another expiry, 0 for none. Raises EntryNotFound, PreconditionFailed, JournalUnavailable."""
+        self._check_writable()
+        return await self._changes.touch(namespace, key, expires_at, conditions, durability)
+
+    async def update(
+        self,
+        namespace: str,
+        key: bytes,
+        *,
+        content_type: str | None = None,
+        metadata: tuple[tuple[str, str], ...] | None = None,
+        expires_at: int | None = None,
+        conditions: Conditions = UNCONDITIONAL,
+        durability: Durability = Durability.JOURNAL,
+    ) -> PutResult:
+        """Copy an entry's record with other metadata; None keeps. Raises what ``open_read`` and a put raise."""
+        self._check_writable()
+        return await self._changes.update(
+            namespace,
+            key,
+            content_type=content_type,
+            metadata=metadata,
+            expires_at=expires_at,
+            conditions=conditions,
+            durability=durability,
+        )
+
+    # -- many at once ---------------------------------------------------------------------------------------------
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """Payload bytes that one batch may put."""
+        self._check_readable()
+        geometry = self._index.geometry
+        return geometry.slabs * geometry.slot_area_bytes // BATCH_SHARE
+
+    def exists_many(self, namespace: str, keys: Sequence[bytes]) -> list[EntrySketch | RawblockdError | None]:
+        """What is known of entries without I/O, in order: None where there is none, KeyInvalid for what is no key."""
+        self._check_readable()
+        return self._parts.batch_reads.sketches(namespace, keys)
+
+    def open_many(
+        self, namespace: str, keys: Sequence[bytes], *, lease_id: str = ""
+    ) -> AsyncGenerator[tuple[int, EntryReader | RawblockdError], None]:
+        """A reader or an error for each key, in order, with reads ahead. Raises LeaseNotFound, Starting.
+
+        The caller closes a reader before it asks for the next one.
+        """
+        self._check_readable()
+        if lease_id:
+            self._parts.leases.find(lease_id, bytes(16))
+        return self._parts.batch_reads.open(namespace, keys, lambda key: self._leased(lease_id, key))
+
+    async def commit_many(self, puts: Sequence[PutSession]) -> list[PutResult | RawblockdError]:
+        """Finish staged puts by one write of the journal: the result or the error of each, in order."""
+        self._check_writable()
+        return await self._parts.batch_writes.commit(puts)
+
+    async def delete_many(
+        self, namespace: str, keys: Sequence[bytes], *, durability: Durability = Durability.JOURNAL
+    ) -> list[int | RawblockdError]:
+        """Delete many entries: the write id or the error of each key, in order."""
+        self._check_writable()
+        return await self._changes.delete_many(namespace, keys, durability)
+
+    async def list_entries(
+        self, namespace: str, *, prefix: bytes = b"", cursor: str = "", limit: int = 100
+    ) -> ListingPage:
+        """A page of a namespace's entries. Raises NamespaceNotFound, ParameterInvalid, Busy."""
+        self._check_readable()
+        return await self._parts.listings.page(namespace, prefix, cursor, limit)
+
+    # -- namespaces -----------------------------------------------------------------------------------------------
+
+    def namespace_settings(self, namespace: str) -> NamespaceSettings:
+        """The settings of a namespace; of one that does not exist, what it would have."""
+        known = self._index.namespaces.by_name.get(namespace) if self._machine is not None else None
+        return DEFAULT_SETTINGS if known is None else known.settings
+
+    def expires_at(self, namespace: str, ttl_seconds: int | None) -> int:
+        """When a put now expires, 0 for never; without a TTL of its own it takes its namespace's."""
+        return expiry_of(self.namespace_settings(namespace), ttl_seconds, self._clock())
+
+    def namespace(self, namespace: str) -> NamespaceView:
+        """Raises NamespaceInvalid, NamespaceNotFound."""
+        self._check_readable()
         known = self._index.namespaces.by_name.get(namespace)
-        digest = self._identity.digest(known.namespace_id, key) if known is not None else bytes(16)
-        earlier = self._write_path.behind(digest)
-        if earlier is not None:
-            await asyncio.wait([earlier])
-        await self._commit.wait_for_conditions(digest, conditions)
-        deleted = self._commit.delete(digest, conditions)
-        if deleted is None:
-            # What was there may be gone by a row that is still queued: readers see the entry until it is durable.
-            pending = self._commit.pending(digest)
-            if pending is not None and pending.done is not None:
-                await asyncio.shield(pending.done)
-            absent = self._commit.delete_absent(digest)
-            if absent is not None and absent.done is not None:
-                await asyncio.shield(absent.done)
-            self.counters.deletes["missing"] += 1
-            raise EntryNotFound
-        unit, write_id = deleted
-        assert unit.done is not None
-        try:
-            block = await asyncio.shield(unit.done)
-            if durability is Durability.FLUSH:
-                await self._journal.flush_through(block)
-        except (Unavailable, DeviceFailed):
-            self.counters.deletes["failed"] += 1
-            raise
-        self.counters.deletes["deleted"] += 1
-        return write_id
+        if known is None:
+            check_name(namespace)
+            raise NamespaceNotFound(namespace)
+        return known.view()
+
+    def namespaces(self) -> list[NamespaceView]:
+        self._check_readable()
+        return [namespace.view() for namespace in self._index.namespaces.by_name.values()]
+
+    async def set_namespace(self, namespace: str, settings: NamespaceSettings) -> tuple[NamespaceView, bool]:
+        """Give a namespace settings, making it if need be; its view, and whether it is new.
+
+        Raises ParameterInvalid, NamespaceInvalid, NamespacesFull, JournalUnavailable.
+        """
+        self._check_writable()
+        return await self._parts.namespaces.set(namespace, settings)
+
+    async def wipe_namespace(self, namespace: str) -> NamespaceView:
+        """End a namespace with all its entries; what it was. Raises NamespaceNotFound, JournalUnavailable."""
+        self._check_writable()
+        return await self._parts.namespaces.wipe(namespace)
+
+    # -- leases ---------------------------------------------------------------------------------------------------
+
+    def lease(
+        self, namespace: str, keys: Sequence[bytes], *, ttl_seconds: float, owner: str = "", lease_id: str = ""
+    ) -> LeaseResult:
+        """Hold the entries of these keys that are there. Raises ParameterInvalid, LeaseNotFound, LeasesFull,
+        SpaceHeld."""
+        self._check_writable()
+        known = self._index.namespaces.by_name.get(namespace)
+        if known is None:
+            check_name(namespace)
+        namespace_id = known.namespace_id if known is not None else 0
+        entries = [self._parts.batch_reads.find(namespace_id, key) if namespace_id else None for key in keys]
+        return self._parts.leases.take(namespace, namespace_id, entries, ttl_seconds, owner, lease_id)
+
+    def release(self, lease_id: str) -> None:
+        """End a lease. Raises LeaseNotFound."""
+        self._check_readable()
+        self._parts.leases.release(lease_id)
+
+    def leases(self) -> list[LeaseView]:
+        self._check_readable()
+        self._parts.leases.end_expired()
+        return self._parts.leases.views()
+
+    # -- snapshots ------------------------------------------------------------------------------------------------
+
+    def take_snapshot(self, namespace: str, *, ttl_seconds: float, owner: str = "") -> SnapshotView:
+        """Fix a namespace as it is now. Raises NamespaceNotFound, ParameterInvalid, LeasesFull."""
+        self._check_writable()
+        known = self._index.namespaces.by_name.get(namespace)
+        if known is None:
+            check_name(namespace)
+            raise NamespaceNotFound(namespace)
+        return self._parts.snapshots.take(known, ttl_seconds, owner)
+
+    def snapshot(self, snapshot_id: str) -> SnapshotView:
+        """Raises SnapshotNotFound."""
+        self._check_readable()
+        return self._parts.snapshots.view(snapshot_id)
+
+    def snapshots(self) -> list[SnapshotView]:
+        self._check_readable()
+        return self._parts.snapshots.views()
+
+    def end_snapshot(self, snapshot_id: str) -> None:
+        """Raises SnapshotNotFound."""
+        self._check_readable()
+        self._parts.snapshots.end(snapshot_id)
+
+    def snapshot_digests(self, snapshot_id: str) -> bytes:
+        """Key digests of all entries of a snapshot, 16 bytes each, ascending. Raises SnapshotNotFound."""
+        self._check_readable()
+        return self._parts.snapshots.find(snapshot_id).digests().tobytes()
+
+    async def export(
+        self, snapshot_id: str, *, start: int = 0, since: int = 0
+    ) -> AsyncGenerator[tuple[int, Row, EntryReader | RawblockdError], None]:
+        """The entries of a snapshot from position ``start`` on, of those that changed after seq ``since``: position,
+        row, and a reader or an error. Raises SnapshotNotFound, also in the middle, when its time is over.
+
+        Positions are those of the snapshot, so that an export that broke off goes on behind the last one it gave.
+        """
+        self._check_readable()
+        snapshot = self._parts.snapshots.find(snapshot_id)
+        positions = snapshot.changed_since(since)
+        positions = positions[positions >= start]
+        for begin in range(0, len(positions), EXPORT_STEP):
+            part = positions[begin : begin + EXPORT_STEP]
+            held = list(snapshot.held(part))
+            async with contextlib.aclosing(self._parts.batch_reads.open_held(held)) as readers:
+                async for offset, reader in readers:
+                    self._parts.snapshots.find(snapshot_id)
+                    self._parts.snapshots.used(snapshot)
+                    yield int(part[offset]), held[offset][1], reader
+
+    def _leased(self, lease_id: str, key: bytes) -> Held | None:
+        """What a lease holds of a key; None without one. Raises LeaseNotFound."""
+        if not lease_id:
+            return None
+        namespace_id = self._parts.leases.namespace_id(lease_id)
+        return self._parts.leases.find(lease_id, self._identity.digest(namespace_id, key))
 
     # -- operator -------------------------------------------------------------------------------------------------
 
@@ -375,6 +574,11 @@ class Engine:
             reasons=self.reasons,
             progress_ratio=self.progress.ratio,
         )
+
+    async def event_keys(self, events: Sequence[Event]) -> list[Event]:
+        """The events with the keys that reading record headers can still tell."""
+        assert self._machine is not None
+        return await self._machine.event_keys.add(events)
 
     async def flush(self) -> None:
         """Make everything acknowledged durable against power loss, and free what limbo may give."""

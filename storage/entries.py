@@ -8,6 +8,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from storage.format.parts import Part
+
 
 class Durability(enum.StrEnum):
     """When a mutation is acknowledged (D1)."""
@@ -33,6 +35,17 @@ class EntryInfo:
     content_type: str
     metadata: tuple[tuple[str, str], ...]
     """Client metadata as (name, value), names in lower case."""
+    parts: tuple[Part, ...] = ()
+    """Named arrays that the payload consists of, in the order of their bytes; none for a plain value."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySketch:
+    """What is known of a live entry without reading from the device."""
+
+    write_id: int
+    payload_bytes: int
+    expires_at: int
 
 
 @dataclass(frozen=True, slots=True)

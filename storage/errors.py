@@ -4,6 +4,7 @@
 
     RawblockdError
     ├── SettingsInvalid                 a setting or an option is wrong
+    │   └── TokenFileInvalid            the file of access tokens can't be used
     ├── DeviceRefused                   the device may not be used as asked; nothing was written
     │   ├── DeviceMissing               the path does not exist or is no device
     │   ├── DeviceInUse                 another process holds it
@@ -25,19 +26,27 @@
     │   └── InvalidRowsFound            rows that were written wrong: a bug, not bit rot
     ├── DamageFound                     the verdict of an offline check
     ├── RequestRefused                  the request itself can't be served
-    │   ├── KeyInvalid · NamespaceInvalid · MetadataInvalid · ParameterInvalid · ContentRangeUnsupported
+    │   ├── Unauthenticated · Forbidden · RateLimited
+    │   ├── CrossSiteRefused · HostNotAllowed      what a browser may not do for a page of others
+    │   ├── KeyInvalid (BuildKeyInvalid) · NamespaceInvalid · MetadataInvalid · ParameterInvalid
+    │   ├── ContentRangeUnsupported
     │   ├── LengthRequired · LengthMismatch · DigestMismatch · ValueTooLarge
+    │   ├── MediaTypeUnsupported · BodyInvalid · BatchTooLarge
+    │   ├── NamespaceNotFound · LeaseNotFound · SnapshotNotFound
+    │   ├── PartsInvalid · SchemaConflict
     │   ├── EntryNotFound
     │   │   └── EntryCorrupt            a miss because the entry failed verification
     │   ├── PreconditionFailed · RangeUnsatisfiable
     │   ├── AcknowledgeNothing · CheckpointFrozen
-    │   └── Full · NamespacesFull
+    │   └── Full · NamespacesFull · QuotaExceeded · SpaceHeld · NotAdmitted · WriteBudgetSpent · LeasesFull
     └── Unavailable                     come back later
-        ├── Starting · Draining · ReadOnly · Busy · JournalUnavailable
+        ├── Starting · Draining · ReadOnly · Busy · JournalUnavailable · NamespaceWiped
+        ├── TooManySubscribers
         └── EntryUnreadable             the slot can't be read
 
 Each class has a stable ``code`` (in problem answers, logs and ``--json`` output), one ``sentence``, the
-``http_status`` it is answered with and the ``exit_code`` a command ends with.
+``http_status`` it is answered with and the ``exit_code`` a command ends with; ``restart_helps`` says whether a
+supervisor may try again after that code.
 """
 
 from __future__ import annotations
@@ -55,6 +64,8 @@ class RawblockdError(Exception):
     sentence: ClassVar[str] = "Something failed."
     http_status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
+    restart_helps: ClassVar[bool] = True
+    """False: without a change by a person the next start ends in the same way."""
 
     def __init__(self, detail: str = "", **fields: Any) -> None:
         super().__init__(detail or self.sentence)
@@ -66,12 +77,19 @@ class SettingsInvalid(RawblockdError):
     code = "settings_invalid"
     sentence = "A setting or an option is unknown or has a value that is not allowed."
     exit_code = 2
+    restart_helps = False
+
+
+class TokenFileInvalid(SettingsInvalid):
+    code = "token_file_invalid"
+    sentence = "The file of access tokens can't be used."
 
 
 class DeviceRefused(RawblockdError):
     code = "device_refused"
     sentence = "The device can't be used as asked; nothing was written to it."
     exit_code = 10
+    restart_helps = False
 
 
 class DeviceMissing(DeviceRefused):
@@ -84,6 +102,7 @@ class DeviceInUse(DeviceRefused):
     code = "device_in_use"
     sentence = "Another process holds the device."
     exit_code = 11
+    restart_helps = True
 
 
 class ForeignContent(DeviceRefused):
@@ -174,6 +193,7 @@ class RecoveryRefused(RawblockdError):
     sentence = "The start was refused; the device is unchanged."
     http_status = 503
     exit_code = 30
+    restart_helps = False
 
 
 class TooMuchSkipped(RecoveryRefused):
@@ -200,9 +220,58 @@ class RequestRefused(RawblockdError):
     http_status = 400
 
 
+class Unauthenticated(RequestRefused):
+    """``offers_basic`` is set where the answer says that a password (Basic) will do."""
+
+    code = "unauthenticated"
+    sentence = "This takes a token that the daemon knows."
+    http_status = 401
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail)
+        self.offers_basic = False
+
+
+class Forbidden(RequestRefused):
+    """``fields`` name the ``role`` that it takes and, if one was asked for, the ``namespace``."""
+
+    code = "forbidden"
+    sentence = "The token does not allow this."
+    http_status = 403
+
+
+class CrossSiteRefused(RequestRefused):
+    code = "cross_site"
+    sentence = "A browser sent this for a page that is not the daemon's."
+    http_status = 403
+
+
+class HostNotAllowed(RequestRefused):
+    code = "host_not_allowed"
+    sentence = "The Host field does not name this daemon."
+    http_status = 421
+
+
+class RateLimited(RequestRefused):
+    """``retry_after_seconds`` is when the next request passes."""
+
+    code = "rate_limited"
+    sentence = "The token's rate of requests is used up."
+    http_status = 429
+
+    def __init__(self, detail: str = "", *, requests_per_second: float, retry_after_seconds: int) -> None:
+        super().__init__(detail, requests_per_second=requests_per_second)
+        self.retry_after_seconds = retry_after_seconds
+
+
 class KeyInvalid(RequestRefused):
     code = "key_invalid"
     sentence = "A key has 1 to 1024 bytes after percent-decoding."
+
+
+class BuildKeyInvalid(KeyInvalid):
+    code = "build_key_invalid"
+    sentence = "The path is none that the clients of this build cache ask for."
 
 
 class NamespaceInvalid(RequestRefused):
@@ -217,7 +286,7 @@ class MetadataInvalid(RequestRefused):
 
 class ParameterInvalid(RequestRefused):
     code = "parameter_invalid"
-    sentence = "A query parameter or header has a value that is not allowed."
+    sentence = "A query parameter, a header or a field of the body is unknown or has a value that is not allowed."
 
 
 class ContentRangeUnsupported(RequestRefused):
@@ -238,13 +307,50 @@ class LengthMismatch(RequestRefused):
 
 class DigestMismatch(RequestRefused):
     code = "digest_mismatch"
-    sentence = "The body does not have the digest that Content-Digest declares."
+    sentence = "The body does not have the digest that was declared for it."
 
 
 class ValueTooLarge(RequestRefused):
     code = "value_too_large"
     sentence = "The value is larger than the largest slot of this device."
     http_status = 413
+
+
+class MediaTypeUnsupported(RequestRefused):
+    code = "media_type_unsupported"
+    sentence = "The body is of a type that is not taken here."
+    http_status = 415
+
+
+class BodyInvalid(RequestRefused):
+    code = "body_invalid"
+    sentence = "The body is not what this route takes; nothing of it was carried out."
+
+
+class BatchTooLarge(RequestRefused):
+    code = "batch_too_large"
+    sentence = "The batch has more keys, or more bytes, than one request may have."
+    http_status = 413
+
+
+class SnapshotNotFound(RequestRefused):
+    code = "snapshot_not_found"
+    sentence = "There is no snapshot with this id; it may have expired."
+    http_status = 404
+
+
+class PartsInvalid(RequestRefused):
+    """``fields["part"]`` names the part."""
+
+    code = "parts_invalid"
+    sentence = "The parts of the value are not what they are said to be, or not what the namespace's schema declares."
+    http_status = 422
+
+
+class SchemaConflict(RequestRefused):
+    code = "schema_conflict"
+    sentence = "A change of the parts of a schema takes the next schema version."
+    http_status = 409
 
 
 class EntryNotFound(RequestRefused):
@@ -256,6 +362,18 @@ class EntryNotFound(RequestRefused):
 class EntryCorrupt(EntryNotFound):
     code = "corrupt"
     sentence = "The entry failed verification; it is a miss now and its slot is kept as evidence."
+
+
+class NamespaceNotFound(RequestRefused):
+    code = "namespace_not_found"
+    sentence = "There is no namespace of this name."
+    http_status = 404
+
+
+class LeaseNotFound(RequestRefused):
+    code = "lease_not_found"
+    sentence = "There is no lease with this id; it may have expired."
+    http_status = 404
 
 
 class PreconditionFailed(RequestRefused):
@@ -300,6 +418,44 @@ class NamespacesFull(RequestRefused):
     http_status = 507
 
 
+class QuotaExceeded(RequestRefused):
+    code = "quota_exceeded"
+    sentence = "The namespace has no room for the value within its quota."
+    http_status = 507
+
+
+class SpaceHeld(RequestRefused):
+    """``fields["holder"]`` names who holds it."""
+
+    code = "space_held"
+    sentence = "What could make room for the value is held by leases or snapshots."
+    http_status = 507
+
+
+class NotAdmitted(RequestRefused):
+    code = "not_admitted"
+    sentence = "The device is full, and a key that is put for the first time is not worth an entry that it holds."
+    http_status = 507
+
+
+class WriteBudgetSpent(RequestRefused):
+    """``retry_after_seconds`` is when the budget will have been filled up again."""
+
+    code = "write_budget"
+    sentence = "The bytes that may be written to the device in a second are spent."
+    http_status = 429
+
+    def __init__(self, detail: str = "", *, retry_after_seconds: int) -> None:
+        super().__init__(detail)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class LeasesFull(RequestRefused):
+    code = "leases_full"
+    sentence = "There are as many leases, or leased entries, as the daemon allows."
+    http_status = 507
+
+
 class Unavailable(RawblockdError):
     code = "unavailable"
     sentence = "The daemon can't serve this now."
@@ -329,6 +485,16 @@ class Busy(Unavailable):
 class JournalUnavailable(Unavailable):
     code = "journal_unavailable"
     sentence = "The journal can't take rows now, so no mutation can be made durable."
+
+
+class NamespaceWiped(Unavailable):
+    code = "namespace_wiped"
+    sentence = "The namespace was wiped while the request was under way; it can be made again at once."
+
+
+class TooManySubscribers(Unavailable):
+    code = "too_many_subscribers"
+    sentence = "As many clients follow the event stream as the daemon allows."
 
 
 class EntryUnreadable(Unavailable):

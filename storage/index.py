@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from storage.eviction.interface import Eviction
+from storage.eviction.none import NoEviction
 from storage.evidence import Evidence
 from storage.format.catalogue import (
     CatalogueRecord,
@@ -17,9 +19,10 @@ from storage.format.catalogue import (
     SlotFailuresRecord,
     SupersededRecord,
 )
-from storage.format.geometry import NO_CLASS, Geometry
-from storage.format.row import ROW_STRUCT, Row, SlotState, seed_of
+from storage.format.geometry import LINE_BYTES, NO_CLASS, Geometry
+from storage.format.row import ACCESS_OFFSET, ROW_STRUCT, FreeReason, Row, SlotState, seed_of
 from storage.key_map import KeyMap
+from storage.namespace_settings import decode_settings
 from storage.namespaces import Namespace, Namespaces
 from storage.slot_table import SlotTable
 from storage.slots import Slots
@@ -37,6 +40,8 @@ class Index:
         self.slots = Slots(self.table)
         self.namespaces = Namespaces()
         self.evidence = Evidence()
+        self.eviction: Eviction = NoEviction()
+        """Told of each entry that comes and goes; set once everything is recovered."""
         self.quarantined = [0] * len(geometry.class_bytes)
         self.retired = [0] * len(geometry.class_bytes)
         self.live = [0] * len(geometry.class_bytes)
@@ -73,9 +78,13 @@ class Index:
             return
         slot_class = new.slot_class
         slot_bytes = self.geometry.class_bytes[slot_class]
+        if old.state == new.state == SlotState.LIVE and old.write_id == new.write_id:
+            self._restate(row_id, old, new, encoded)
+            return
         if old.state == SlotState.LIVE:
+            self.eviction.on_free(row_id, old, FreeReason(new.reason) if new.state == SlotState.FREE else None)
             self.keys.remove(old.digest, row_id)
-            self.namespaces.credit(old.namespace_id, slot_bytes, old.payload_bytes)
+            self.namespaces.credit(old.namespace_id, slot_class, slot_bytes, old.payload_bytes)
             self.live[slot_class] -= 1
             self.expiring -= old.expires_at != 0
         elif old.state == SlotState.QUARANTINED:
@@ -84,7 +93,8 @@ class Index:
         self.table.set_row(row_id, encoded, new.seq)
         if new.state == SlotState.LIVE:
             self.keys.insert(new.digest, row_id)
-            self.namespaces.charge(new.namespace_id, slot_bytes, new.payload_bytes)
+            self.eviction.on_store(row_id, new)
+            self.namespaces.charge(new.namespace_id, slot_class, slot_bytes, new.payload_bytes)
             self.live[slot_class] += 1
             self.expiring += new.expires_at != 0
             self.slots.became_live(row_id)
@@ -97,6 +107,12 @@ class Index:
         elif old.state != SlotState.FREE:
             self.slots.freed(row_id, block)
 
+    def _restate(self, row_id: int, old: Row, new: Row, encoded: bytes) -> None:
+        """The same entry with another expiry: its place, its key and what was counted of its reads stay."""
+        self.expiring += (new.expires_at != 0) - (old.expires_at != 0)
+        self.table.set_row(row_id, encoded, new.seq)
+        self.table.view[row_id * LINE_BYTES + ACCESS_OFFSET] = old.access
+
     def apply_record(self, record: CatalogueRecord) -> None:
         """Make a durable catalogue record the state of what it speaks of, unless that is newer already."""
         if isinstance(record, SlabRecord):
@@ -107,16 +123,18 @@ class Index:
             self.slots.adopt_slab(record.slot_class, row_ids)
         elif isinstance(record, NamespaceRecord):
             known = self.namespaces.by_id.get(record.namespace_id)
+            if record.namespace_id in self.namespaces.wiped:
+                return
+            settings = decode_settings(record.settings)
             if known is None:
-                self.namespaces.add(Namespace(record.namespace_id, record.name, dict(record.settings), record.seq))
+                self.namespaces.add(Namespace(record.namespace_id, record.name, settings, record.seq))
             elif known.seq < record.seq:
-                known.settings = dict(record.settings)
+                known.settings = settings
                 known.seq = record.seq
         elif isinstance(record, SupersededRecord | SlotFailuresRecord):
             self.evidence.apply(record)
         elif isinstance(record, NamespaceWipedRecord):
-            wiped = self.namespaces.by_id.pop(record.namespace_id)
-            self.namespaces.by_name.pop(wiped.name)
+            self.namespaces.wipe(record.namespace_id, record.seq)
 
     # -- counts ---------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,12 @@ class Unit:
     last_seq: int = 0
     digest: bytes | None = None
     """The key the unit changes, if it changes one."""
+    key: bytes = b""
+    """The same key in full, where whoever joined the unit knows it: for the event."""
+    namespace_id: int = 0
+    entries: int = 0
+    slot_bytes: int = 0
+    """By how much the unit changes the usage of the key's namespace."""
     done: asyncio.Future[int] | None = None
     """The number of the block the unit lies in, once written."""
     privileged: bool = False

@@ -15,6 +15,8 @@ from storage.format.geometry import LINE_BYTES
 from storage.format.row import DIGEST_OFFSET
 from storage.slot_table import RowIds, SlotTable
 
+RUN_STEP = 256
+"""Buckets looked at in one step for the end of a run; at a load of two thirds hardly a run is longer."""
 _DIGEST = struct.Struct("<16s")
 _HOME = struct.Struct("<Q")
 
@@ -69,6 +71,50 @@ class KeyMap:
                 gap = bucket
         buckets[gap] = 0
         self.entries -= 1
+
+    # -- walking in order (listings) ------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Number of buckets, which is that of the possible homes."""
+        return self._mask + 1
+
+    def order(self, digest: bytes) -> tuple[int, bytes]:
+        """A digest's place in the order of the map: by home bucket, then by the digest. It never changes."""
+        return _HOME.unpack_from(digest)[0] & self._mask, digest
+
+    def last_of(self, home: int) -> bytes:
+        """The digest that comes last of all with this home."""
+        return _HOME.pack(home | ~self._mask & 0xFFFFFFFFFFFFFFFF) + b"\xff" * 8
+
+    def row_ids_of_homes(self, first: int, last: int) -> RowIds:
+        """Row ids of the rows whose home bucket is from ``first`` up to but without ``last``.
+
+        They lie there or, pushed on by others, behind: up to the next empty bucket, beyond the end from the start on.
+        """
+        parts = [self._array[first:last]]
+        for begin, end in ((last, self.size), (0, first)):
+            part = self._run(begin, end)
+            parts.append(part)
+            if len(part) < end - begin:
+                break
+        found = np.concatenate(parts)
+        row_ids = found[found != 0].astype(np.int64)
+        homes = np.ascontiguousarray(self._table.lines["digest"][row_ids]).view(np.uint64).reshape(-1, 2)[:, 0]
+        homes = homes & np.uint64(self._mask)
+        inside: RowIds = row_ids[(homes >= first) & (homes < last)]
+        return inside
+
+    def _run(self, begin: int, end: int) -> npt.NDArray[np.uint32]:
+        """The buckets from ``begin`` to the first empty one, or to ``end``."""
+        stop = begin
+        while stop < end:
+            part = self._array[stop : min(stop + RUN_STEP, end)]
+            empty = np.flatnonzero(part == 0)
+            if len(empty):
+                return self._array[begin : stop + int(empty[0])]
+            stop += len(part)
+        return self._array[begin:end]
 
     def build(self, row_ids: RowIds) -> None:
         """Fill the empty map with rows of distinct digests, as arrays.

@@ -4,7 +4,7 @@
 task                  when
 ====================  =====================================================================================
 flush                 a written journal block is older than ``flush_interval_seconds``
-expiry                every ``expiry_interval_seconds``, while an entry has an expiry
+expiry                every ``expiry_interval_seconds``: entries, leases, and rows of wiped namespaces
 checkpoint            the newest is older than ``checkpoint_interval_seconds`` and something changed,
                       or the journal since it exceeds 1/(N+1) of the ring (L2)
 compaction            checkpoints are frozen and the journal is half full (R4)
@@ -28,8 +28,10 @@ from storage.counters import EngineCounters
 from storage.errors import Busy, DeviceFailed, Unavailable
 from storage.expiry import expire
 from storage.health import SELF_TEST_SECONDS
+from storage.holds import Holds
 from storage.index import Index
 from storage.journal import Journal
+from storage.namespace_changes import NamespaceChanges
 from storage.options import EngineOptions
 from storage.scrubber import Scrubber
 from storage.space import Space
@@ -56,6 +58,8 @@ class Maintenance:
     clock: Callable[[], float]
     self_test: Callable[[], Awaitable[None]]
     scrubber: Scrubber
+    namespaces: NamespaceChanges
+    holds: Holds
     frozen: Callable[[], bool]
     """Whether checkpoints are frozen (R4)."""
     checkpoint_failed: str = ""
@@ -110,6 +114,8 @@ class Maintenance:
         await self.journal.mark_flushed()
 
     async def expire(self) -> None:
+        self.holds.end_expired()
+        self.namespaces.free_soon()
         await expire(self.index, self.commit, self.clock)
 
     async def _relax(self) -> None:

@@ -7,22 +7,70 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from storage.errors import NamespaceInvalid, NamespacesFull
+from storage.format.catalogue import NamespaceRecord
 from storage.format.names import is_namespace_name
 from storage.format.row import Rows
 from storage.limits import NAMESPACES_MAX
+from storage.namespace_settings import DEFAULT_SETTINGS, NamespaceSettings, encode_settings
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceView:
+    """A namespace as told to others."""
+
+    name: str
+    settings: NamespaceSettings
+    entries: int
+    used_bytes: int
+    payload_bytes: int
 
 
 @dataclass(slots=True)
 class Namespace:
-    """``used_bytes`` are bytes of slots; all three are exact sums over the live entries."""
+    """``used_bytes`` are bytes of slots; usage is the exact sum over the live entries.
+
+    What mutations that are queued will make of it is in ``queued_entries`` and ``queued_bytes``: quotas are decided
+    against the sum of both (D3).
+    """
 
     namespace_id: int
     name: str
-    settings: dict[str, int | str] = field(default_factory=dict)
+    settings: NamespaceSettings = DEFAULT_SETTINGS
     seq: int = 0
     entries: int = 0
     used_bytes: int = 0
     payload_bytes: int = 0
+    queued_entries: int = 0
+    queued_bytes: int = 0
+    slots: dict[int, int] = field(default_factory=dict)
+    """Live slots by slot class."""
+
+    @property
+    def joined_entries(self) -> int:
+        return self.entries + self.queued_entries
+
+    @property
+    def joined_bytes(self) -> int:
+        return self.used_bytes + self.queued_bytes
+
+    def over(self, entries: int = 0, slot_bytes: int = 0) -> tuple[int, int]:
+        """By how many entries and bytes of slots so much more would exceed the quota; zeros if it would not."""
+        settings = self.settings
+        over_entries = over_bytes = 0
+        if settings.quota_entries is not None:
+            over_entries = max(0, self.joined_entries + entries - settings.quota_entries)
+        if settings.quota_bytes is not None:
+            over_bytes = max(0, self.joined_bytes + slot_bytes - settings.quota_bytes)
+        return over_entries, over_bytes
+
+    def view(self) -> NamespaceView:
+        return NamespaceView(self.name, self.settings, self.entries, self.used_bytes, self.payload_bytes)
+
+
+def namespace_record(namespace: Namespace) -> NamespaceRecord:
+    """The record that says of a namespace what stands here."""
+    settings = encode_settings(namespace.settings)
+    return NamespaceRecord(namespace.seq, namespace.namespace_id, namespace.name, settings)
 
 
 def check_name(name: str) -> None:
@@ -32,9 +80,14 @@ def check_name(name: str) -> None:
 
 
 class Namespaces:
+    """A wiped namespace's id is dead at once; its rows are freed behind it, and it is ``dying`` until the last is."""
+
     def __init__(self) -> None:
         self.by_name: dict[str, Namespace] = {}
         self.by_id: dict[int, Namespace] = {}
+        self.dying: dict[int, Namespace] = {}
+        self.wiped: dict[int, int] = {}
+        """Ids that are dead, with the seq of the wipe: as long as a copy or the journal may speak of them."""
         self.next_id = 1
 
     def add(self, namespace: Namespace) -> None:
@@ -42,38 +95,71 @@ class Namespaces:
         self.by_id[namespace.namespace_id] = namespace
         self.next_id = max(self.next_id, namespace.namespace_id + 1)
 
+    def wipe(self, namespace_id: int, seq: int) -> None:
+        """The id is dead from ``seq`` on. Does nothing the second time."""
+        namespace = self.by_id.pop(namespace_id, None)
+        self.wiped.setdefault(namespace_id, seq)
+        if namespace is not None:
+            del self.by_name[namespace.name]
+            if namespace.entries:
+                self.dying[namespace_id] = namespace
+
+    def forget_wiped(self, through_seq: int) -> None:
+        """No copy and no row of the journal speaks of ids that were wiped up to a seq and have no rows any more."""
+        for namespace_id in [i for i, seq in self.wiped.items() if seq <= through_seq and i not in self.dying]:
+            del self.wiped[namespace_id]
+
+    def owner(self, namespace_id: int) -> Namespace:
+        """The namespace of a live row, which may be dying. Raises KeyError."""
+        known = self.by_id.get(namespace_id) or self.dying.get(namespace_id)
+        if known is None:
+            if namespace_id not in self.wiped:
+                raise KeyError(namespace_id)
+            known = self.dying[namespace_id] = Namespace(namespace_id, "")
+        return known
+
     def draw_id(self, under_way: int = 0) -> int:
         """An id never used before; ``under_way`` are others being created. Raises NamespacesFull."""
-        if len(self.by_id) + under_way >= NAMESPACES_MAX:
+        if len(self.by_id) + len(self.dying) + under_way >= NAMESPACES_MAX:
             raise NamespacesFull(f"{NAMESPACES_MAX} namespaces exist")
         self.next_id += 1
         return self.next_id - 1
 
-    def charge(self, namespace_id: int, slot_bytes: int, payload_bytes: int) -> None:
-        namespace = self.by_id[namespace_id]
+    def charge(self, namespace_id: int, slot_class: int, slot_bytes: int, payload_bytes: int) -> None:
+        namespace = self.owner(namespace_id)
         namespace.entries += 1
         namespace.used_bytes += slot_bytes
         namespace.payload_bytes += payload_bytes
+        namespace.slots[slot_class] = namespace.slots.get(slot_class, 0) + 1
 
-    def credit(self, namespace_id: int, slot_bytes: int, payload_bytes: int) -> None:
-        namespace = self.by_id[namespace_id]
+    def credit(self, namespace_id: int, slot_class: int, slot_bytes: int, payload_bytes: int) -> None:
+        namespace = self.owner(namespace_id)
         namespace.entries -= 1
         namespace.used_bytes -= slot_bytes
         namespace.payload_bytes -= payload_bytes
+        namespace.slots[slot_class] -= 1
+        if not namespace.entries:
+            self.dying.pop(namespace_id, None)
 
     def recount(self, live_rows: Rows, class_bytes: tuple[int, ...]) -> None:
-        """Set usage from the live rows alone. Their namespaces are known."""
-        ids, positions = np.unique(live_rows["namespace_id"], return_inverse=True)
-        slot_bytes = np.array(class_bytes, dtype=np.int64)[live_rows["slot_class"]]
-        for namespace in self.by_id.values():
+        """Set usage from the live rows alone. Their namespaces are known, or dying."""
+        for namespace in (*self.by_id.values(), *self.dying.values()):
             namespace.entries = namespace.used_bytes = namespace.payload_bytes = 0
-        used = np.zeros(len(ids), dtype=np.int64)
-        payload = np.zeros(len(ids), dtype=np.int64)
-        np.add.at(used, positions, slot_bytes)
+            namespace.slots = {}
+        # Namespace and class in one number: a count for each pair, and sums of payloads.
+        pairs = live_rows["namespace_id"].astype(np.int64) << 8 | live_rows["slot_class"]
+        unique, positions = np.unique(pairs, return_inverse=True)
+        counts = np.bincount(positions, minlength=len(unique))
+        payload = np.zeros(len(unique), dtype=np.int64)
         np.add.at(payload, positions, live_rows["payload_bytes"].astype(np.int64))
-        counts = np.bincount(positions, minlength=len(ids)) if len(ids) else np.zeros(0, dtype=np.int64)
-        for index, namespace_id in enumerate(ids.tolist()):
-            namespace = self.by_id[namespace_id]
-            namespace.entries = int(counts[index])
-            namespace.used_bytes = int(used[index])
-            namespace.payload_bytes = int(payload[index])
+        for pair, count, payload_bytes in zip(unique.tolist(), counts.tolist(), payload.tolist(), strict=True):
+            namespace, slot_class = self.owner(pair >> 8), pair & 0xFF
+            namespace.entries += count
+            namespace.used_bytes += count * class_bytes[slot_class]
+            namespace.payload_bytes += payload_bytes
+            namespace.slots[slot_class] = count
+        self.dying = {i: namespace for i, namespace in self.dying.items() if namespace.entries}
+
+    def dying_slots(self, slot_class: int) -> int:
+        """Live slots of a class whose namespace was wiped: they are as good as freed."""
+        return sum(namespace.slots.get(slot_class, 0) for namespace in self.dying.values())

@@ -8,6 +8,7 @@ import uuid
 from storage.assembly import Machine
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
+from storage.namespaces import Namespace
 from storage.recovery.report import RecoveryReport
 from storage.scrubber import ScrubProgress
 from storage.status import (
@@ -15,10 +16,12 @@ from storage.status import (
     BufferStatus,
     CapacityStatus,
     CheckpointStatus,
+    ClassStatus,
     CopyStatus,
     DeviceStatus,
     EngineState,
     EngineStatus,
+    HoldStatus,
     JournalStatus,
     NamespaceStatus,
     Reason,
@@ -99,6 +102,31 @@ def checkpoint_status(machine: Machine, counters: EngineCounters) -> CheckpointS
     )
 
 
+def _namespace_status(namespace: Namespace) -> NamespaceStatus:
+    settings = namespace.settings
+    return NamespaceStatus(
+        entries=namespace.entries,
+        used_bytes=namespace.used_bytes,
+        payload_bytes=namespace.payload_bytes,
+        quota_bytes=settings.quota_bytes,
+        quota_entries=settings.quota_entries,
+        quota_mode=settings.quota_mode.value,
+        default_ttl_seconds=settings.default_ttl_seconds,
+        sliding_ttl=settings.sliding_ttl,
+        ttl_jitter_percent=settings.ttl_jitter_percent,
+        default_durability=settings.default_durability.value if settings.default_durability is not None else None,
+        eviction_weight_percent=settings.eviction_weight_percent,
+    )
+
+
+def _count_wiped_as_limbo(machine: Machine, classes: list[ClassStatus]) -> None:
+    """Slots of a wiped namespace are freed by its one record; that their own rows follow later is nobody's concern."""
+    for slot_class, status in enumerate(classes):
+        dying = machine.index.namespaces.dying_slots(slot_class)
+        status.slots.live -= dying
+        status.slots.limbo += dying
+
+
 def engine_status(
     machine: Machine | None,
     device: BlockDevice,
@@ -133,6 +161,7 @@ def engine_status(
         )
     partial = machine.partial.open
     classes = machine.index.class_statuses()
+    _count_wiped_as_limbo(machine, classes)
     capacity = machine.index.capacity(classes)
     capacity.max_value_bytes = machine.write_path.max_value_bytes
     return EngineStatus(
@@ -147,11 +176,15 @@ def engine_status(
         journal=JournalStatus(machine.journal.used_ratio, machine.journal.published_seq),
         capacity=capacity,
         classes=classes,
-        namespaces={
-            n.name: NamespaceStatus(n.entries, n.used_bytes, n.payload_bytes)
-            for n in machine.index.namespaces.by_id.values()
-        },
-        holds=[],
+        namespaces={name: _namespace_status(namespace) for name, namespace in machine.index.namespaces.by_name.items()},
+        holds=[
+            HoldStatus("lease", v.owner, v.namespace, v.entries, v.held_bytes, v.expires_in_seconds)
+            for v in machine.leases.views()
+        ]
+        + [
+            HoldStatus("snapshot", v.owner, v.namespace, v.entries, v.held_bytes, v.expires_in_seconds, v.freed_bytes)
+            for v in machine.snapshots.views()
+        ],
         device=device_status(device, machine.uuid, machine.index.geometry.block_bytes),
         buffers=BufferStatus(machine.arena.total_bytes, machine.arena.used_bytes, machine.arena.waiting),
         scrub=_scrub_status(machine),

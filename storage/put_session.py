@@ -22,6 +22,7 @@ from storage.format.record import (
     payload_checksum,
     write_header,
 )
+from storage.known_keys import KnownKey
 from storage.limits import CHUNK_BYTES, TRANSFER_MAX_BYTES
 from storage.row_changes import PutIntent
 
@@ -42,6 +43,7 @@ class PutSession:
         first: Buffer,
         *,
         namespace_id: int,
+        key: bytes,
         digest: bytes,
         write_id: int,
         packed_map: bytes,
@@ -54,10 +56,11 @@ class PutSession:
         self._row_id = row_id
         self._first = first
         self._namespace_id = namespace_id
-        self._digest = digest
+        self._key = key
+        self.digest = digest
         self._packed_map = packed_map
         self._expires_at = expires_at
-        self._conditions = conditions
+        self.conditions = conditions
         self.durability = durability
         self.write_id = write_id
         self.payload_bytes = payload_bytes
@@ -75,13 +78,30 @@ class PutSession:
         self._detached = False
         self._joined: asyncio.Future[None] | None = None
         self._earlier: asyncio.Future[None] | None = None
+        self.intent: PutIntent | None = None
+        """What a staged put will join with."""
+        self.given_bytes = payload_bytes
+        """Bytes that the client sends; ``defaults`` follow them."""
+        self.defaults: list[bytes] = []
+        """Parts that the schema fills in."""
+        self.known: KnownKey | None = None
+        """What listings will want to know of the entry, if keys are kept in memory."""
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append to the payload. Raises LengthMismatch beyond the declared length, WriteFailed, Busy."""
         view = memoryview(data)
-        if self.received_bytes + len(view) > self.payload_bytes:
-            raise LengthMismatch(f"more than the {self.payload_bytes} bytes declared")
+        if self.received_bytes + len(view) > self.given_bytes:
+            raise LengthMismatch(f"more than the {self.given_bytes} bytes declared")
         self.received_bytes += len(view)
+        await self._append(view)
+        if self.received_bytes == self.given_bytes:
+            await self._append_defaults()
+
+    async def _append_defaults(self) -> None:
+        while self.defaults:
+            await self._append(memoryview(self.defaults.pop(0)))
+
+    async def _append(self, view: memoryview) -> None:
         while len(view):
             room = self._piece_end() - self._position
             if not room:
@@ -131,9 +151,30 @@ class PutSession:
             buffer.release()
 
     async def commit(self) -> PutResult:
-        """Finish. Raises LengthMismatch, PreconditionFailed, WriteFailed, JournalUnavailable, FlushFailed."""
-        if self.received_bytes != self.payload_bytes:
-            raise LengthMismatch(f"{self.received_bytes} of {self.payload_bytes} bytes came")
+        """Finish. Raises LengthMismatch, PreconditionFailed, QuotaExceeded, SpaceHeld, NamespaceWiped, WriteFailed,
+        JournalUnavailable, FlushFailed."""
+        intent = self._seal()
+        self._write_rest()
+        if self.durability is Durability.NONE:
+            return self._path.finish_later(self, intent)
+        return await self.finish(intent)
+
+    def stage(self) -> None:
+        """Seal the record and start its last writes; its memory goes back when they end. For ``commit_many``.
+
+        Raises LengthMismatch.
+        """
+        self.intent = self._seal()
+        self._write_rest()
+        for buffer, io in self._writes:
+            buffer.hold_for(io)
+            buffer.release()
+
+    def _seal(self) -> PutIntent:
+        """Complete the header, now that the whole payload is here."""
+        if self.received_bytes != self.given_bytes:
+            raise LengthMismatch(f"{self.received_bytes} of {self.given_bytes} bytes came")
+        assert not self.defaults
         if self._chunk_left != CHUNK_BYTES:
             self._end_chunk()
         packed = pack_chunk_checksums(self._checksums)
@@ -147,27 +188,24 @@ class PutSession:
             slot_class=self._path.slot_class(slab),
             generation=self._path.generation(slab),
             write_id=self.write_id,
-            digest=self._digest,
+            digest=self.digest,
             namespace_id=self._namespace_id,
             payload_bytes=self.payload_bytes,
             expires_at=self._expires_at,
             packed_map=self._packed_map,
             packed_chunk_checksums=packed,
         )
-        intent = PutIntent(
+        return PutIntent(
             self._row_id,
             self._namespace_id,
-            self._digest,
+            self.digest,
             self.write_id,
             self.payload_bytes,
             payload_checksum(packed),
             self._header_bytes // HEADER_UNIT_BYTES,
             self._expires_at,
+            self._key,
         )
-        self._write_rest()
-        if self.durability is Durability.NONE:
-            return self._path.finish_later(self, intent)
-        return await self.finish(intent)
 
     def _write_rest(self) -> None:
         """Zero the padding to a block (B2) and write what is not yet on its way: the last piece and the first."""
@@ -180,22 +218,32 @@ class PutSession:
 
     async def finish(self, intent: PutIntent) -> PutResult:
         """Payload written, then the row journaled, then the promised level reached (D1, D3)."""
-        while self._writes:
-            await self._await_write()
+        await self.written()
         self._path.step("put_payload_written")
         if not self._detached:
-            self._earlier = self._path.behind(self._digest)
+            self._earlier = self._path.behind(self.digest)
         if self._earlier is not None:
             await asyncio.wait([self._earlier])
-        unit = await self._path.join(intent, self._conditions, self.durability)
-        self._open = False
-        self._first.release()
-        self._has_joined()
+        unit = await self._path.join(intent, self.conditions, self.durability)
+        self.hand_over()
         if unit is None:
             return PutResult(self.write_id, True, Durability.NONE)
         result = PutResult(self.write_id, unit.replaced == 0, self.durability)
         await self._path.reach(unit, self.durability)
         return result
+
+    async def written(self) -> None:
+        """Wait until the device has the whole record. Raises WriteFailed."""
+        while self._writes:
+            await self._await_write()
+
+    def hand_over(self) -> None:
+        """The put has joined: the slot is the index's now."""
+        if self.known is not None and self._path.known_keys is not None:
+            self._path.known_keys.remember(self._row_id, self.known)
+        self._open = False
+        self._first.release()
+        self._has_joined()
 
     def detach(self) -> asyncio.Future[None]:
         """The answer was given already: from now on only ``release`` ends the session.
@@ -203,7 +251,7 @@ class PutSession:
         The future is done once the put has joined, or never will.
         """
         self._detached = True
-        self._earlier = self._path.behind(self._digest)
+        self._earlier = self._path.behind(self.digest)
         self._joined = asyncio.get_running_loop().create_future()
         return self._joined
 
@@ -224,8 +272,9 @@ class PutSession:
         self._open = False
         buffers = {id(b): b for b in (self._first, self._buffer, *(b for b, _ in self._writes))}
         pending = [(b, io) for b, io in self._writes if not io.done()]
-        for buffer, io in pending:
-            buffer.hold_for(io)
+        if self.intent is None:
+            for buffer, io in pending:
+                buffer.hold_for(io)
         for buffer in buffers.values():
             buffer.release()
         for _, io in self._writes:

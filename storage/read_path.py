@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Callable
 
 from storage.buffers import Buffer, BufferArena
 from storage.commit import Commit
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
-from storage.entries import EntryInfo
-from storage.errors import EntryCorrupt, EntryNotFound, EntryUnreadable, ReadFailed, Unavailable
-from storage.eviction import ACCESS_MAX
+from storage.entries import Conditions, EntryInfo
+from storage.errors import (
+    EntryCorrupt,
+    EntryNotFound,
+    EntryUnreadable,
+    PreconditionFailed,
+    ReadFailed,
+    Unavailable,
+)
 from storage.format.layout import Undecodable, round_up
 from storage.format.record import RecordHeader
 from storage.format.row import FreeReason, QuarantineReason, Row
@@ -25,13 +32,17 @@ from storage.health import DeviceHealth
 from storage.identity import Identity
 from storage.index import Index
 from storage.keys import check_key
+from storage.leases import Held
 from storage.limits import CHUNK_BYTES, TRANSFER_MAX_BYTES
+from storage.namespace_settings import NamespaceSettings
 from storage.namespaces import check_name
 from storage.space import Space
 from storage.verify import verified_header, verify_chunks
 
 log = logging.getLogger("rawblockd.storage")
 
+SLIDE_STEPS = 16
+"""A sliding expiry moves in steps of so much of its TTL: a key read without pause costs 16 rows a TTL."""
 READ_ATTEMPTS = 2
 """A read that fails or does not verify is made once more: a transfer error is not yet damage (R7)."""
 
@@ -106,6 +117,7 @@ def entry_info(header: RecordHeader, row: Row) -> EntryInfo:
         expires_at=row.expires_at,
         content_type=record_map.content_type,
         metadata=record_map.metadata,
+        parts=record_map.parts,
     )
 
 
@@ -121,7 +133,9 @@ class ReadPath:
         counters: EngineCounters,
         health: DeviceHealth,
         wait_timeout_seconds: float,
+        clock: Callable[[], float],
     ) -> None:
+        self._clock = clock
         self._device = device
         self._index = index
         self._commit = commit
@@ -135,10 +149,17 @@ class ReadPath:
         # Chunks of a piece, so that with two blocks of misalignment it fits a transfer.
         self._piece_chunks = (TRANSFER_MAX_BYTES - 2 * self._block_bytes) // CHUNK_BYTES
 
-    async def open(self, namespace: str, key: bytes, *, header_only: bool = False) -> EntryReader:
-        """Find, read and verify. Raises EntryNotFound, EntryCorrupt, EntryUnreadable, Busy."""
-        known = self._index.namespaces.by_name.get(namespace)
+    async def open(
+        self, namespace: str, key: bytes, *, header_only: bool = False, leased: Held | None = None
+    ) -> EntryReader:
+        """Find, read and verify; or read what a lease holds, which needs no finding.
+
+        Raises EntryNotFound, EntryCorrupt, EntryUnreadable, Busy.
+        """
         check_key(key)
+        if leased is not None:
+            return await self._open_leased(leased, key, header_only=header_only)
+        known = self._index.namespaces.by_name.get(namespace)
         if known is None:
             check_name(namespace)
             self._counters.lookups["miss"] += 1
@@ -156,15 +177,80 @@ class ReadPath:
                 raise EntryNotFound
             reader = await self._open_row(row_id, row, key, header_only=header_only)
             if reader is not None:
-                self._counters.lookups["hit"] += 1
-                self._index.table.touch(row_id, ACCESS_MAX)
+                self.note_hit(row_id, row)
+                if known.settings.sliding_ttl and not header_only:
+                    self._slide(known.settings, row)
                 return reader
+
+    async def _open_leased(self, leased: Held, key: bytes, *, header_only: bool) -> EntryReader:
+        """The lease keeps the slot as it is, whatever became of its row."""
+        reader = await self._open_row(*leased, key, header_only=header_only)
+        if reader is None:
+            raise EntryCorrupt("the leased record failed after its entry had changed")
+        self.note_hit(*leased)
+        return reader
+
+    async def open_held(self, held: Held) -> EntryReader:
+        """The record in a slot that somebody holds, whatever its row has become. Raises EntryCorrupt, EntryUnreadable,
+        Busy."""
+        reader = await self._open_row(*held, None, header_only=False)
+        if reader is None:
+            raise EntryCorrupt("the held record failed after its entry had changed")
+        return reader
+
+    def note_hit(self, row_id: int, row: Row) -> None:
+        """An entry was read: it counts, and its recency too, unless its slot is another entry's by now."""
+        self._counters.lookups["hit"] += 1
+        self.space.note_hit(row_id, row.slot_class)
+
+    def _slide(self, settings: NamespaceSettings, row: Row) -> None:
+        """Move an entry's expiry, once that is worth a row of the journal. A read never waits for it."""
+        ttl_seconds = settings.default_ttl_seconds
+        if not row.expires_at or ttl_seconds is None:
+            return
+        expires_at = math.ceil(self._clock()) + ttl_seconds
+        if expires_at - row.expires_at >= max(1, ttl_seconds // SLIDE_STEPS):
+            try:
+                self._commit.touch(row.digest, expires_at, Conditions(write_ids=frozenset({row.write_id})))
+            except (PreconditionFailed, Unavailable):
+                return  # replaced meanwhile, or it slides with a later read
 
     def _free_expired(self, row_id: int, row: Row) -> None:
         try:
             self._commit.free(row_id, row.seq, FreeReason.EXPIRED)
         except Unavailable:
             return  # it stays a miss; the space comes back once the journal takes rows
+
+    async def info(self, row_id: int, row: Row) -> EntryInfo | None:
+        """What a live row's record header tells (listings); None if it changed meanwhile or fails. Raises Busy."""
+        try:
+            reader = await self._open_row(row_id, row, None, header_only=True)
+        except (EntryCorrupt, EntryUnreadable):
+            return None
+        if reader is None:
+            return None
+        reader.close()
+        return reader.info
+
+    # -- reads ahead (``batch_reads``) ----------------------------------------------------------------------------
+
+    def try_acquire(self, size_bytes: int) -> Buffer | None:
+        return self._arena.try_acquire(size_bytes)
+
+    def read(self, offset_bytes: int, view: memoryview) -> asyncio.Future[None]:
+        return self._device.read(offset_bytes, view)
+
+    def verified(self, record: memoryview, row: Row, key: bytes | None) -> RecordHeader | None:
+        """The header of a whole small record that was read, with its payload verified; None if it is another key's.
+
+        Raises Undecodable.
+        """
+        generation = int(self._index.table.slab_generation[row.slab])
+        header = verified_header(record, row, generation, self._identity)
+        if key is not None and header.map.key != key:
+            return None
+        verify_chunks(header, 0, record[row.header_bytes : row.header_bytes + row.payload_bytes])
+        return header
 
     async def _open_row(self, row_id: int, row: Row, key: bytes | None, *, header_only: bool) -> EntryReader | None:
         """A reader of this row's record; None if the row changed meanwhile, so that the key is looked up again."""

@@ -21,6 +21,8 @@ class PutIntent:
     payload_checksum: int
     header_units: int
     expires_at: int
+    key: bytes = b""
+    """Empty where only the digest is known."""
 
 
 class RowChanges:

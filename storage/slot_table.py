@@ -7,15 +7,27 @@ so 0 is never a row id. The mapping is reserved for all slots, and memory is use
 from __future__ import annotations
 
 import mmap
+import struct
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.format.geometry import LINE_BYTES, NO_CLASS, Geometry
-from storage.format.row import ACCESS_OFFSET, ROW_DTYPE, ROW_STRUCT, STATE_OFFSET, Row, Rows, fresh_rows
+from storage.format.row import (
+    ACCESS_OFFSET,
+    NAMESPACE_OFFSET,
+    READS_MASK,
+    ROW_DTYPE,
+    ROW_STRUCT,
+    STATE_OFFSET,
+    Row,
+    Rows,
+    fresh_rows,
+)
 
 RowIds = npt.NDArray[np.int64]
+_U32 = struct.Struct("<I")
 
 
 class SlotTable:
@@ -82,6 +94,10 @@ class SlotTable:
     def state(self, row_id: int) -> int:
         return self.view[row_id * LINE_BYTES + STATE_OFFSET]
 
+    def namespace_of(self, row_id: int) -> int:
+        namespace_id: int = _U32.unpack_from(self.view, row_id * LINE_BYTES + NAMESPACE_OFFSET)[0]
+        return namespace_id
+
     def set_row(self, row_id: int, encoded: bytes, seq: int) -> None:
         """Put an encoded row in its line; its page is out of date in every copy whose page is older than ``seq``."""
         start = row_id * LINE_BYTES
@@ -91,11 +107,15 @@ class SlotTable:
             self._page_seq_view[page] = seq
 
     def touch(self, row_id: int, limit: int) -> None:
-        """Count an access, up to ``limit``. Makes no page dirty: a counter lost in a crash costs a little recency."""
+        """Count a read, up to ``limit``. Makes no page dirty: a counter lost in a crash costs a little recency."""
         position = row_id * LINE_BYTES + ACCESS_OFFSET
-        count = self.view[position]
-        if count < limit:
-            self.view[position] = count + 1
+        access = self.view[position]
+        if access & READS_MASK < limit:
+            self.view[position] = access + 1
+
+    def set_access(self, row_id: int, access: int) -> None:
+        """Set the whole access byte. Makes no page dirty either."""
+        self.view[row_id * LINE_BYTES + ACCESS_OFFSET] = access
 
     # -- slabs ----------------------------------------------------------------------------------------------------
 

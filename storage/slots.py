@@ -10,6 +10,7 @@ from array import array
 from collections import deque
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.format.geometry import NO_CLASS
 from storage.format.row import SlotState
@@ -24,8 +25,12 @@ class Slots:
         self._free = [array("I") for _ in table.geometry.class_bytes]
         self._limbo: deque[tuple[int, int]] = deque()
         self._limbo_ids: set[int] = set()
+        self.limbo_of_class = [0] * len(table.geometry.class_bytes)
+        """Slots per class that wait for nothing but a flush, unless somebody holds them."""
         self._limbo_held: set[int] = set()
         self._holds: dict[int, int] = {}
+        self._held_at_once: npt.NDArray[np.uint8] | None = None
+        """Holds of snapshots per row, made when the first one needs it."""
         self.in_flight: set[int] = set()
         self.busy = array("I", bytes(4 * table.geometry.slabs))
         self.unowned: list[int] = []
@@ -80,7 +85,7 @@ class Slots:
     def is_idle(self, row_id: int) -> bool:
         """A free slot that is in no flight, limbo or hold and whose slab stays in its class."""
         slab, _ = self._table.place_of(row_id)
-        busy = row_id in self.in_flight or row_id in self._holds or row_id in self._voiding
+        busy = row_id in self.in_flight or self.is_held(row_id) or row_id in self._voiding
         return not busy and slab not in self._withheld and row_id not in self._limbo_ids
 
     @property
@@ -112,6 +117,7 @@ class Slots:
     def freed(self, row_id: int, block: int) -> None:
         """The freeing row stands in journal block ``block``: limbo until that block is flushed."""
         self._limbo.append((row_id, block))
+        self.limbo_of_class[self._class_of(row_id)] += 1
         self._limbo_ids.add(row_id)
         self.freed_unvoided.add(row_id)
 
@@ -121,7 +127,8 @@ class Slots:
         limbo = self._limbo
         while limbo and limbo[0][1] <= flushed_through:
             row_id, _ = limbo.popleft()
-            if row_id in self._holds:
+            self.limbo_of_class[self._class_of(row_id)] -= 1
+            if self.is_held(row_id):
                 self._limbo_held.add(row_id)
             else:
                 self._release(row_id)
@@ -154,14 +161,33 @@ class Slots:
             self._holds[row_id] = count
             return False
         del self._holds[row_id]
-        if row_id in self._limbo_held:
+        return self._release_if_let_go(row_id)
+
+    def _release_if_let_go(self, row_id: int) -> bool:
+        """Returns True if that made the slot free."""
+        if row_id in self._limbo_held and not self.is_held(row_id):
             self._limbo_held.remove(row_id)
             self._release(row_id)
             return True
         return False
 
+    def hold_all(self, row_ids: RowIds) -> None:
+        """Hold many slots for long, each once more: a byte of memory per row of the table instead of some 100."""
+        if self._held_at_once is None:
+            self._held_at_once = np.zeros(len(self._table.lines), dtype=np.uint8)
+        self._held_at_once[row_ids] += 1
+
+    def let_go_all(self, row_ids: RowIds) -> int:
+        """Let go of slots that ``hold_all`` holds; returns how many became free."""
+        assert self._held_at_once is not None
+        self._held_at_once[row_ids] -= 1
+        waiting = np.fromiter(self._limbo_held, dtype=np.int64, count=len(self._limbo_held))
+        return sum(self._release_if_let_go(row_id) for row_id in np.intersect1d(waiting, row_ids).tolist())
+
     def is_held(self, row_id: int) -> bool:
-        return row_id in self._holds
+        if row_id in self._holds:
+            return True
+        return self._held_at_once is not None and bool(self._held_at_once[row_id])
 
     # -- slabs ----------------------------------------------------------------------------------------------------
 

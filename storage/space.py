@@ -1,27 +1,29 @@
 """Room for records: where a put's slot comes from, and what is evicted so that the next put finds one.
 
-In this order: a free slot of the class; a slab that no class needs; a free slot of a larger class; then eviction, in
-the class itself or, if it has nothing to give, of the emptiest slab of another class. Eviction runs ahead: a class
-that had to wait once keeps a reserve of free slots, whose freeing rows are durable and flushed before a put asks.
+In this order: a free slot of the class; a slab that no class needs; a free slot of a larger class; then eviction: of a
+slab of a class that needs it less, of entries of the class itself, or, if it has nothing to give, of any other slab.
+Eviction runs ahead: a class that had to wait once keeps a reserve of free slots, whose freeing rows are durable and
+flushed before a put asks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-
-import numpy as np
+from collections.abc import Awaitable, Callable, Sequence
 
 from storage.commit import Commit
 from storage.counters import EngineCounters
-from storage.errors import Busy, DeviceFailed, Full, Unavailable
-from storage.eviction import Clock
-from storage.format.geometry import NO_CLASS
+from storage.errors import Busy, DeviceFailed, Full, SpaceHeld, Unavailable
+from storage.eviction import make_eviction
+from storage.eviction.admission import Admission
+from storage.eviction.class_balance import ClassBalance
+from storage.eviction.interface import ACCESS_MAX, CALLS_MAX
 from storage.format.row import FreeReason, SlotState
 from storage.index import Index
 from storage.journal import Journal, Unit
-from storage.options import EvictionPolicy
+from storage.options import AdmissionPolicy, EvictionPolicy
+from storage.slab_choice import slab_to_empty
 from storage.waiting import UNITS_AT_ONCE, wait_all
 
 log = logging.getLogger("rawblockd.storage")
@@ -29,6 +31,8 @@ log = logging.getLogger("rawblockd.storage")
 AHEAD_BYTES = 64 << 20
 AHEAD_MAX_SLOTS = 2048
 # What clients can fill during one flush (some 20 ms): 20,000 puts a second of 4 KiB are 400 slots, 1.6 GB/s are 32 MiB.
+AHEAD_SHARE = 32
+"""A reserve is at most one in so many slots of its class: what is kept free holds no entry that could be hit."""
 LOOK_AGAIN_SECONDS = 0.05
 """A put that waits looks again at least this often: a slot in flight that became live is news nobody tells of."""
 BORROW_RATIO_MAX = 4
@@ -44,6 +48,8 @@ class Space:
         counters: EngineCounters,
         *,
         policy: EvictionPolicy,
+        admission: AdmissionPolicy,
+        write_budget_bytes_per_second: int,
         wait_timeout_seconds: float,
         write_slab_header: Callable[[int, int], Awaitable[int]],
         examine: Callable[[int], Awaitable[bool]] | None = None,
@@ -60,7 +66,24 @@ class Space:
         """After a journal gap: says whether a free slot may be used, and sets it aside if not (R4)."""
         self.examine_slab: Callable[[int], Awaitable[bool]] | None = None
         """After a journal gap: says whether a spare slab may be given; one that may not is kept back."""
-        self._clock = Clock(index.table)
+        self.held_in: Callable[[int], bool] = lambda _: False
+        """Whether a slot of a slab is held for long, so that the slab can't be emptied."""
+        self.held_slots: Callable[[int], int] = lambda _: 0
+        """How many slots of a class are held for long."""
+        self.wiped_rows: Callable[[int, int], list[int]] = lambda _class, _wanted: []
+        """Rows of a class whose namespace was wiped: they go before any other."""
+        self.holder: Callable[[], str] = lambda: ""
+        """Who holds most slots for long; empty if nobody does."""
+        self._all_held: set[int] = set()
+        """Classes in which the last search for victims found only held ones."""
+        self._drain_is_held = False
+        self._eviction = index.eviction = make_eviction(policy, index.table, index.namespaces)
+        geometry = index.geometry
+        per_slab = [geometry.slots_per_slab(kind) for kind in range(len(geometry.class_bytes))]
+        self._balance = ClassBalance(geometry.class_bytes, geometry.slabs * geometry.slot_area_bytes, per_slab)
+        self._admission = Admission(
+            admission, write_budget_bytes_per_second, self._eviction, asyncio.get_running_loop().time
+        )
         self._changed: asyncio.Future[None] | None = None
         self._slab_giving: asyncio.Task[bool] | None = None
         self._evictors: dict[int, asyncio.Task[int]] = {}
@@ -76,6 +99,8 @@ class Space:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_timeout_seconds
+        self._all_held.discard(slot_class)
+        self._balance.stored[slot_class] += 1
         while True:
             row_id = self._index.slots.take(slot_class) or await self._from_spare_slab(slot_class)
             row_id = row_id or self._borrow(slot_class)
@@ -85,6 +110,9 @@ class Space:
                 self._keep_ahead(slot_class)
                 return row_id
             changed = self._next_change()
+            if slot_class in self._all_held:
+                self._all_held.discard(slot_class)
+                raise SpaceHeld("all that could make room is held", holder=self.holder())
             if not self._make_room(slot_class):
                 raise Full(f"no slot of {self._index.geometry.class_bytes[slot_class]} bytes is free")
             remaining = deadline - loop.time()
@@ -92,6 +120,24 @@ class Space:
                 self._journal.check_available()
                 raise Busy("no slot came free in time")
             await asyncio.wait([changed], timeout=min(remaining, LOOK_AGAIN_SECONDS))
+
+    def admit(self, slot_class: int, digest: bytes, size_bytes: int, *, is_new: bool) -> None:
+        """Let a put that is about to reserve pass, and charge what it writes. Raises NotAdmitted, WriteBudgetSpent."""
+        self._admission.check_budget()
+        if is_new and self._admission.is_choosy and self._is_full(slot_class):
+            self._admission.judge(digest, sum(self._index.live))
+        self._admission.spend(size_bytes)
+
+    def _is_full(self, slot_class: int) -> bool:
+        """Whether a put of the class will cost an entry: nothing is free but what is kept ahead of need."""
+        slots = self._index.slots
+        is_evicting = self._policy is not EvictionPolicy.NONE
+        return is_evicting and not slots.unowned and slots.free_count(slot_class) <= self._reserve(slot_class)
+
+    def note_hit(self, row_id: int, slot_class: int) -> None:
+        """An entry was read."""
+        self._index.table.touch(row_id, ACCESS_MAX)
+        self._balance.hits[slot_class] += 1
 
     async def _examined(self, row_id: int) -> bool:
         """Whether the slot may be used. A slot neither used nor set aside goes back."""
@@ -203,7 +249,7 @@ class Space:
             self.settle_soon()
             if self._policy is EvictionPolicy.NONE:
                 return True
-        if self._policy is EvictionPolicy.NONE:
+        if self._policy is EvictionPolicy.NONE and not self._index.namespaces.dying:
             return self._index.slots.limbo_count > 0 or self._index.slots.is_voiding
         self._ahead[slot_class] = max(1, 2 * self._reserve(slot_class))
         self._evict_soon(slot_class)
@@ -214,12 +260,14 @@ class Space:
         when it had to wait. Else a class that lost slabs would evict what was just put."""
         slot_bytes = self._index.geometry.class_bytes[slot_class]
         slots = self._index.slots.slabs_of_class[slot_class] * self._index.geometry.slots_per_slab(slot_class)
-        return min(self._ahead[slot_class], max(1, min(slots // 8, AHEAD_MAX_SLOTS, AHEAD_BYTES // slot_bytes)))
+        most = min(slots // AHEAD_SHARE, AHEAD_MAX_SLOTS, AHEAD_BYTES // slot_bytes)
+        return min(self._ahead[slot_class], max(1, most))
 
     def _keep_ahead(self, slot_class: int) -> None:
         """Evict ahead of need once the class has had to wait, while no slab is spare."""
         ahead = self._reserve(slot_class)
-        if ahead > 1 and self._index.slots.free_count(slot_class) < ahead // 2 and not self._index.slots.unowned:
+        coming = self._index.slots.free_count(slot_class) + self._index.slots.limbo_of_class[slot_class]
+        if ahead > 1 and coming < ahead // 2 and not self._index.slots.unowned:
             self._evict_soon(slot_class)
 
     def relax(self) -> None:
@@ -229,7 +277,7 @@ class Space:
             row_ids = self._index.table.row_ids_of_slab(slab)
             live = row_ids[self._index.table.lines["state"][row_ids] == SlotState.LIVE]
             if not self._journal.unavailable:
-                self._free_all([int(r) for r in live])
+                self._free_all([int(r) for r in live if self.may_go(int(r))])
         for slot_class, ahead in enumerate(self._ahead):
             if ahead and slot_class not in self._evictors:
                 self._ahead[slot_class] = ahead // 2
@@ -244,62 +292,82 @@ class Space:
         del self._evictors[slot_class]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Unavailable | DeviceFailed):
+            self._counters.eviction_failures += 1
             log.warning("eviction failed", extra={"fields": {"slot_class": slot_class, "error": str(error)}})
         elif error is not None:
             raise error
-        if error is not None or task.result():
+        elif not task.result() and self._is_held_back(slot_class):
+            self._all_held.add(slot_class)
+        if error is not None or task.result() or slot_class in self._all_held:
             self.pulse()  # else nothing came free: who waits would only ask for the same again
+
+    def _is_held_back(self, slot_class: int) -> bool:
+        """Whether leases and snapshots are why nothing could go for a class."""
+        held = self.held_slots(slot_class) > 0 or self._drain_is_held
+        return held and not self._index.slots.in_flight
 
     async def _evict(self, slot_class: int) -> int:
         """Evict enough of one class for its reserve, durably and flushed; returns how many entries went."""
-        wanted = max(1, self._reserve(slot_class) - self._index.slots.free_count(slot_class))
-        victims = self._clock.victims(slot_class, wanted, self._may_go)
-        if not victims:
-            victims = self._drain_emptiest(slot_class)
-        freed = 0
+        coming = self._index.slots.limbo_of_class[slot_class]
+        wanted = max(int(not coming), self._reserve(slot_class) - self._index.slots.free_count(slot_class) - coming)
+        reason, victims = FreeReason.WIPED, self.wiped_rows(slot_class, wanted)
+        if wanted and not victims and self._policy is not EvictionPolicy.NONE:
+            reason = FreeReason.EVICTED
+            victims = self._take_slab(self._takeable(slot_class)) or await self._choose(slot_class, wanted)
+            victims = victims or self._take_slab(self._others(slot_class))
+        freed = coming
         for begin in range(0, len(victims), UNITS_AT_ONCE):
-            units = self._free_all(victims[begin : begin + UNITS_AT_ONCE])
+            units = self._free_all(victims[begin : begin + UNITS_AT_ONCE], reason)
             await wait_all(units)
             freed += len(units)
         await self._journal.flush()
         self.settle()
         return freed
 
-    def _free_all(self, row_ids: list[int]) -> list[Unit]:
+    async def _choose(self, slot_class: int, wanted: int) -> list[int]:
+        for _ in range(CALLS_MAX):
+            victims = self._eviction.victims(slot_class, wanted, self.may_go)
+            if victims or not self._eviction.length(slot_class):
+                return victims
+            await asyncio.sleep(0)  # others have their turn; the policy goes on where it stopped
+        return []
+
+    def _free_all(self, row_ids: list[int], reason: FreeReason = FreeReason.EVICTED) -> list[Unit]:
         units = []
         for row_id in row_ids:
-            unit = self._commit.free(row_id, self._index.table.row(row_id).seq, FreeReason.EVICTED)
+            unit = self._commit.free(row_id, self._index.table.row(row_id).seq, reason)
             if unit is not None:
                 units.append(unit)
         return units
 
-    def _may_go(self, row_id: int) -> bool:
+    def may_go(self, row_id: int) -> bool:
+        """Whether the slot would become free by an eviction: one that is held would not (L3)."""
         return not self._index.slots.is_held(row_id)
 
-    def _drain_emptiest(self, for_class: int) -> list[int]:
-        """Live row ids of a slab of another class that is to change its class; its slots go to nobody else.
-
-        Of the half of the slabs that was written to longest ago, the one with the fewest live bytes: a slab just given
-        out holds little too, but the newest.
-        """
-        table = self._index.table
-        candidates = []
-        for slab in np.flatnonzero((table.slab_class != NO_CLASS) & (table.slab_class != for_class)).tolist():
-            rows = table.lines[table.row_ids_of_slab(slab)]
-            evidence = (rows["state"] == SlotState.QUARANTINED) | (rows["state"] == SlotState.RETIRED)
-            if not self._index.slots.is_draining(slab) and not evidence.any():
-                slot_bytes = self._index.geometry.class_bytes[int(table.slab_class[slab])]
-                live_bytes = int((rows["state"] == SlotState.LIVE).sum()) * slot_bytes
-                candidates.append((int(rows["seq"].max()), live_bytes, slab))
-        if not candidates or self._index.slots.draining:
+    def _take_slab(self, givers: Sequence[int]) -> list[int]:
+        """Live row ids of a slab of one of these classes that is to change its class; its slots go to nobody else."""
+        choice = slab_to_empty(self._index, givers, self.held_in)
+        self._drain_is_held = choice.met_leases
+        if choice.slab < 0 or any(not self.held_in(slab) for slab in self._index.slots.draining):
             return []  # one that is on its way already will do
-        candidates.sort()
-        _, _, slab = min(candidates[: (len(candidates) + 1) // 2], key=lambda candidate: candidate[1])
-        self._index.slots.drain(slab)
+        self._index.slots.drain(choice.slab)
+        self._counters.slabs_taken += 1
         if self._index.slots.unowned:
             self.pulse()
-        row_ids = table.row_ids_of_slab(slab)
-        return [int(r) for r in row_ids[table.lines["state"][row_ids] == SlotState.LIVE]]
+        row_ids = self._index.table.row_ids_of_slab(choice.slab)
+        return [int(r) for r in row_ids[self._index.table.lines["state"][row_ids] == SlotState.LIVE]]
+
+    def _takeable(self, slot_class: int) -> list[int]:
+        """Classes that should give a slab to this one, although it has entries of its own to evict."""
+        slots = self._index.slots
+        self._balance.end_window(self._eviction, sum(self._index.live))
+        if slots.unowned or slots.draining:
+            return []
+        return self._balance.may_take(slot_class, slots.slabs_of_class, self._eviction)
+
+    def _others(self, slot_class: int) -> list[int]:
+        """All classes that have slabs but this one, those first that need theirs least."""
+        return [kind for kind in self._balance.givers(self._index.slots.slabs_of_class) if kind != slot_class]
 
     # -- limbo ----------------------------------------------------------------------------------------------------
 

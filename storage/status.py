@@ -6,6 +6,7 @@ All times are seconds, all sizes bytes. The dataclasses are serialised as they s
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -45,6 +46,13 @@ class Reason(enum.StrEnum):
     DEVICE_ERRORS = "device_errors"
     SUPERBLOCK_DAMAGED = "superblock_damaged"
     COPY_DAMAGED = "copy_damaged"
+
+
+def accepts_mutations(state: EngineState, reasons: Sequence[Reason]) -> bool:
+    """True while reads and mutations are both accepted: in ready, and in degraded unless the journal refuses rows."""
+    if state is EngineState.READY:
+        return True
+    return state is EngineState.DEGRADED and Reason.JOURNAL_UNAVAILABLE not in reasons
 
 
 @dataclass(slots=True)
@@ -136,16 +144,33 @@ class ClassStatus:
 
 @dataclass(slots=True)
 class NamespaceStatus:
+    """Usage and settings; None: not set."""
+
     entries: int
     used_bytes: int
     payload_bytes: int
+    quota_bytes: int | None = None
+    quota_entries: int | None = None
+    quota_mode: str = "soft"
+    default_ttl_seconds: int | None = None
+    sliding_ttl: bool = False
+    ttl_jitter_percent: int = 0
+    default_durability: str | None = None
+    eviction_weight_percent: int = 100
 
 
 @dataclass(slots=True)
 class HoldStatus:
+    """Slots that are not reused before a lease or a snapshot ends (L3)."""
+
     kind: str
     holder: str
+    namespace: str
     slots: int
+    held_bytes: int
+    expires_in_seconds: float
+    freed_bytes: int = 0
+    """Of ``held_bytes``, those that would be free without the hold, where that is known."""
 
 
 @dataclass(slots=True)

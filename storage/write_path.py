@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from storage.buffers import Buffer, BufferArena
 from storage.commit import Commit, PutUnit
@@ -13,12 +13,14 @@ from storage.entries import UNCONDITIONAL, Conditions, Durability, PutResult
 from storage.errors import (
     DeviceFailed,
     MetadataInvalid,
+    PartsInvalid,
     PreconditionFailed,
     RawblockdError,
     Unavailable,
     ValueTooLarge,
 )
 from storage.format.layout import round_up
+from storage.format.parts import Part
 from storage.format.record import (
     RecordMap,
     encode_map,
@@ -28,12 +30,15 @@ from storage.identity import Identity
 from storage.index import Index
 from storage.journal import Journal
 from storage.keys import check_key, check_metadata
+from storage.known_keys import KnownKey, KnownKeys
 from storage.limits import (
     HEADER_MAX_BYTES,
     TRANSFER_MAX_BYTES,
 )
+from storage.namespace_changes import NamespaceChanges
 from storage.put_session import PutSession
 from storage.row_changes import PutIntent
+from storage.schema import PartSpec, check_parts, default_bytes, missing_parts
 from storage.space import Space
 
 EXPIRES_MAX = 0xFFFFFFFF
@@ -52,8 +57,10 @@ class WritePath:
         counters: EngineCounters,
         clock: Callable[[], float],
         wait_timeout_seconds: float,
+        namespaces: NamespaceChanges,
     ) -> None:
         self.device = device
+        self._namespaces = namespaces
         self._index = index
         self.commit = commit
         self._journal = journal
@@ -67,6 +74,8 @@ class WritePath:
         self._background: set[asyncio.Task[None]] = set()
         self._behind: dict[bytes, asyncio.Future[None]] = {}
         """Digest → done once the last put of the key that was acknowledged at level ``none`` has joined."""
+        self.known_keys: KnownKeys | None = None
+        """Given: keys are kept in memory for listings."""
         self.write_failed: Callable[[str], None] = lambda _: None
         """Told of each failed write, for the device's health."""
         self.step: Callable[[str], None] = lambda _: None
@@ -81,6 +90,7 @@ class WritePath:
         content_type: str = "",
         metadata: tuple[tuple[str, str], ...] = (),
         expires_at: int = 0,
+        parts: Sequence[Part] = (),
         durability: Durability = Durability.JOURNAL,
         conditions: Conditions = UNCONDITIONAL,
     ) -> PutSession:
@@ -90,7 +100,10 @@ class WritePath:
         if not 0 <= expires_at <= EXPIRES_MAX:
             raise MetadataInvalid("the expiry lies behind the year 2105")
         stored_ms = int(self._clock() * 1000)
-        packed_map = encode_map(RecordMap(key, namespace, stored_ms, content_type, metadata))
+        missing = self._check_parts(namespace, parts, payload_bytes)
+        given_bytes, payload_bytes = payload_bytes, payload_bytes + sum(spec.part.size_bytes for spec in missing)
+        all_parts = (*parts, *(spec.part for spec in missing))
+        packed_map = encode_map(RecordMap(key, namespace, stored_ms, content_type, metadata, all_parts))
         record_bytes = header_size(len(packed_map), payload_bytes) + payload_bytes
         slot_class = self._index.geometry.class_for(record_bytes)
         if slot_class < 0 or record_bytes - payload_bytes > HEADER_MAX_BYTES:
@@ -99,13 +112,16 @@ class WritePath:
             durability = Durability.JOURNAL  # a condition is decided when the row joins, so the answer waits for it
         if durability is not Durability.NONE:
             self._journal.check_available()
-        namespace_id = await self.commit.namespace_id(namespace)
+        namespace_id = await self._namespaces.find_or_create(namespace)
         digest = self.identity.digest(namespace_id, key)
+        self._check_quota(namespace_id, digest, self._index.geometry.class_bytes[slot_class])
         if conditions is not UNCONDITIONAL:
             earlier = self.behind(digest)
             if earlier is not None:
                 await asyncio.wait([earlier])
             await self.commit.wait_for_conditions(digest, conditions)
+        size_bytes = round_up(record_bytes, self.block_bytes)
+        self.space.admit(slot_class, digest, size_bytes, is_new=self.commit.joined(digest) is None)
         write_id = self.identity.draw_write_id()
         row_id = await self.space.reserve(slot_class)
         first: Buffer | None = None
@@ -114,11 +130,12 @@ class WritePath:
         finally:
             if first is None:
                 self.space.give_back(row_id)
-        return PutSession(
+        session = PutSession(
             self,
             row_id,
             first,
             namespace_id=namespace_id,
+            key=key,
             digest=digest,
             write_id=write_id,
             packed_map=packed_map,
@@ -127,6 +144,31 @@ class WritePath:
             durability=durability,
             conditions=conditions,
         )
+        session.defaults = [default_bytes(spec) for spec in missing]
+        session.given_bytes = given_bytes
+        if missing and not given_bytes:
+            await session.write(b"")
+        if self.known_keys is not None:
+            session.known = KnownKey(write_id, key, stored_ms / 1000, content_type)
+        return session
+
+    def _check_parts(self, namespace: str, parts: Sequence[Part], payload_bytes: int) -> list[PartSpec]:
+        """The parts that the schema fills in. Raises PartsInvalid."""
+        check_parts(parts, payload_bytes)
+        known = self._index.namespaces.by_name.get(namespace)
+        if known is None or not known.settings.parts:
+            return []
+        if payload_bytes and not parts:
+            raise PartsInvalid("the namespace has a schema and the value names no parts")
+        return missing_parts(known.settings.parts, known.settings.on_missing, parts)
+
+    def _check_quota(self, namespace_id: int, digest: bytes, slot_bytes: int) -> None:
+        """Refuse before the body comes what a quota will refuse (it is decided when the put joins)."""
+        namespace = self._index.namespaces.by_id.get(namespace_id)
+        if namespace is not None and namespace.settings.has_quota:
+            present = self.commit.joined(digest)
+            before = self._index.table.slot_bytes(present[0]) if present is not None else 0
+            self.commit.quotas.check(namespace, slot_bytes, before)
 
     async def join(self, intent: PutIntent, conditions: Conditions, durability: Durability) -> PutUnit | None:
         """Join a put whose record is written. Raises PreconditionFailed, JournalUnavailable."""

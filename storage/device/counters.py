@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import errno
 import threading
+import time
 from bisect import bisect_left
 from typing import Final
 
@@ -62,6 +63,8 @@ class IoCounters:
     """
 
     def __init__(self) -> None:
+        self.pending: dict[object, float] = {}
+        """Asynchronous operations that have not ended, oldest first, with when each was asked for (perf_counter)."""
         self.by_op: dict[OpKind, OpCounters] = {kind: OpCounters() for kind in OpKind}
         # Blocking calls come from any thread; an uncontended lock costs 0.1 µs and keeps the counts exact.
         self._lock = threading.Lock()
@@ -77,6 +80,17 @@ class IoCounters:
     @property
     def flush(self) -> OpCounters:
         return self.by_op[OpKind.FLUSH]
+
+    @property
+    def completed(self) -> int:
+        """Operations that have ended, failed ones too."""
+        return sum(one.operations for one in self.by_op.values())
+
+    def oldest_pending_seconds(self) -> float:
+        """For how long the oldest asynchronous operation has been under way; 0 without one. On the loop's thread."""
+        for asked_at in self.pending.values():
+            return time.perf_counter() - asked_at
+        return 0.0
 
     def record(self, kind: OpKind, length_bytes: int, seconds: float, outcome: int = 0) -> None:
         """Count one finished operation; ``outcome`` is 0, an errno, or SHORT."""

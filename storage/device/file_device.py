@@ -148,6 +148,7 @@ class FileDevice:
         future = IoFuture(loop=self._loop)
         operation = self._operation(kind, offset_bytes, buffer, future)
         self._in_flight += 1
+        self.counters.pending[operation] = operation.started_at
         self._engine.submit(operation)
         return future
 
@@ -155,6 +156,7 @@ class FileDevice:
         """An engine's last word on an operation, on the loop's thread."""
         self.counters.record(operation.kind, operation.length, time.perf_counter() - operation.started_at, outcome)
         self._in_flight -= 1
+        del self.counters.pending[operation]
         future = operation.future
         assert future is not None
         if outcome:

@@ -140,9 +140,13 @@ class Geometry:
 
     @cached_property
     def memory_full_bytes(self) -> int:
-        """Memory of slot table and key map when every slot is live: 65 B a row, 4 B x the map's buckets."""
+        """Memory of slot table, key map and eviction when every slot is live: 65 B a row, 4 B x the map's buckets; of
+        eviction 8 B of links a row, and 4 B a key remembered in a table of a power of two of places, three quarters
+        full at most."""
         buckets = 1 << max(10, (self.max_entries * 3 // 2).bit_length())
-        return self.pages * self.block_bytes + buckets * 4 + self.max_entries * 4
+        links = self.pages * (self.block_bytes // LINE_BYTES) * 8
+        remembered = 1 << max(10, (self.max_entries * 6 // 5).bit_length())
+        return self.pages * self.block_bytes + buckets * 4 + self.max_entries * 4 + links + remembered * 4
 
     def copy_offset(self, copy: int) -> int:
         """Where checkpoint copy ``copy`` starts: the last copy stands behind the slabs, so that each end has one."""

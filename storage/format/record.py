@@ -16,6 +16,7 @@ import msgpack
 from storage.format.checksums import Buffer, crc32c, keyed_sum
 from storage.format.layout import Defect, Field, Layout, Undecodable, round_up, unique_names
 from storage.format.names import is_namespace_name
+from storage.format.parts import Part, decode_parts, encode_parts, total_bytes
 from storage.limits import (
     CHUNK_BYTES,
     HEADER_MAX_BYTES,
@@ -62,6 +63,7 @@ class RecordMap:
     stored_ms: int
     content_type: str = ""
     metadata: tuple[tuple[str, str], ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ def encode_map(record_map: RecordMap) -> bytes:
         fields["c"] = record_map.content_type
     if record_map.metadata:
         fields["m"] = record_map.metadata
+    if record_map.parts:
+        fields["p"] = encode_parts(record_map.parts)
     packed: bytes = msgpack.packb(fields)
     return packed
 
@@ -193,6 +197,9 @@ def read_header(block: memoryview, *, uuid: bytes, secret: bytes) -> RecordHeade
     map_offset = RECORD.size_bytes + 4 * chunks
     if any(block[map_offset + map_bytes : size_bytes]):
         raise Undecodable(Defect.INVALID, "record header: padding")
+    record_map = decode_map(block[map_offset : map_offset + map_bytes])
+    if record_map.parts and total_bytes(record_map.parts) != payload_bytes:
+        raise Undecodable(Defect.INVALID, "record header: the parts are not the payload")
     return RecordHeader(
         slab=slab,
         slot=slot,
@@ -204,7 +211,7 @@ def read_header(block: memoryview, *, uuid: bytes, secret: bytes) -> RecordHeade
         payload_bytes=payload_bytes,
         expires_at=expires_at,
         chunk_checksums=struct.unpack_from(f"<{chunks}I", block, RECORD.size_bytes),
-        map=decode_map(block[map_offset : map_offset + map_bytes]),
+        map=record_map,
         header_bytes=size_bytes,
     )
 
@@ -215,7 +222,7 @@ def decode_map(packed: Buffer) -> RecordMap:
         fields = msgpack.unpackb(packed, use_list=False, strict_map_key=True, object_pairs_hook=unique_names)
     except (ValueError, msgpack.exceptions.UnpackException) as error:
         raise Undecodable(Defect.INVALID, "record map") from error
-    if type(fields) is not dict or not fields.keys() <= {"k", "n", "t", "c", "m"}:
+    if type(fields) is not dict or not fields.keys() <= {"k", "n", "t", "c", "m", "p"}:
         raise Undecodable(Defect.INVALID, "record map: names")
     key, namespace, stored_ms = fields.get("k"), fields.get("n"), fields.get("t")
     content_type, metadata = fields.get("c", ""), fields.get("m", ())
@@ -232,4 +239,5 @@ def decode_map(packed: Buffer) -> RecordMap:
             raise Undecodable(Defect.INVALID, "record map: metadata item")
     if len(content_type.encode()) + sum(len(n.encode()) + len(v.encode()) for n, v in metadata) > METADATA_MAX_BYTES:
         raise Undecodable(Defect.INVALID, "record map: more metadata than a record may have")
-    return RecordMap(key, namespace, stored_ms, content_type, metadata)
+    parts = decode_parts(fields["p"]) if "p" in fields else ()
+    return RecordMap(key, namespace, stored_ms, content_type, metadata, parts)

@@ -19,6 +19,10 @@ from storage.format.layout import Defect, Field, Layout, Undecodable
 
 ROW_BYTES = 64
 HEADER_UNIT_BYTES = 64
+READS_MASK = 0x03
+"""The access byte's bits that count reads."""
+MAIN_FLAG = 0x04
+"""The access byte's bit of an entry in the main queue."""
 
 
 class SlotState(enum.IntEnum):
@@ -58,7 +62,7 @@ ROW = Layout(
         Field("checksum", "I", "CRC32C of the uuid and of bytes 4–63, the access counter as zero"),
         Field("state", "B", "0 free, 1 live, 2 staged, 3 quarantined, 4 retired"),
         Field("slot_class", "B", "slot class of the slab"),
-        Field("access", "B", "access counter of eviction; not covered by the checksum"),
+        Field("access", "B", "of eviction: bits 0–1 reads, bit 2 in the main queue; not covered by the checksum"),
         Field("reason", "B", "free: why it was freed; quarantined: why; else 0"),
         Field("namespace_id", "I", "namespace of the entry; 0 if the slot was never used"),
         Field("slab", "I", "place: slab"),
@@ -77,6 +81,8 @@ ROW_STRUCT = ROW.struct
 ACCESS_OFFSET = ROW.offsets["access"]
 STATE_OFFSET = ROW.offsets["state"]
 DIGEST_OFFSET = ROW.offsets["digest"]
+DIGEST_BYTES = 16
+NAMESPACE_OFFSET = ROW.offsets["namespace_id"]
 SEQ_OFFSET = ROW.offsets["seq"]
 _BODY = struct.Struct(ROW_STRUCT.format.replace("I", "", 1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage.format.catalogue import CatalogueRecord, SlabRecord, decode_records
+from storage.format.catalogue import CatalogueRecord, NamespaceRecord, SlabRecord, decode_records
 from storage.format.checkpoint_copy import (
     CATALOGUE_MAGIC,
     DIRECTORY_MAGIC,
@@ -17,6 +17,7 @@ from storage.format.checkpoint_copy import (
 )
 from storage.format.geometry import STREAM_HEADER_BYTES, Geometry
 from storage.format.layout import Defect, Undecodable
+from storage.namespace_settings import decode_settings
 from storage.recovery.reading import BlockReader
 
 
@@ -80,7 +81,7 @@ def _read_copy(reader: BlockReader, geometry: Geometry, uuid: bytes, copy: int) 
             header.catalogue_checksum,
         )
         found.catalogue = decode_records(content)
-        _check_slabs(found.catalogue, geometry)
+        _check_records(found.catalogue, geometry)
     except Undecodable as error:
         found.verdict = f"{part}: {error.reason}"
         return found
@@ -88,13 +89,15 @@ def _read_copy(reader: BlockReader, geometry: Geometry, uuid: bytes, copy: int) 
     return found
 
 
-def _check_slabs(catalogue: list[CatalogueRecord], geometry: Geometry) -> None:
-    """Raises Undecodable for a slab or a class the device does not have."""
+def _check_records(catalogue: list[CatalogueRecord], geometry: Geometry) -> None:
+    """Raises Undecodable for a slab or a class the device does not have, and for settings no namespace can have."""
     for record in catalogue:
         if isinstance(record, SlabRecord) and (
             record.slab >= geometry.slabs or record.slot_class >= len(geometry.class_bytes)
         ):
             raise Undecodable(Defect.INVALID, f"catalogue: slab {record.slab} in class {record.slot_class}")
+        if isinstance(record, NamespaceRecord):
+            decode_settings(record.settings)
 
 
 def _read_stream(

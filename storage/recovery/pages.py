@@ -202,7 +202,7 @@ def wrong_rows(index: Index, rows: Rows, row_ids: npt.NDArray[np.int64]) -> npt.
     live = (rows["state"] == SlotState.LIVE) | (rows["state"] == SlotState.STAGED)
     record_bytes = rows["header_units"].astype(np.int64) * 64 + rows["payload_bytes"]
     wrong |= live & (record_bytes > slot_bytes)
-    known = np.fromiter(index.namespaces.by_id, dtype=np.uint32, count=len(index.namespaces.by_id))
+    known = np.array([*index.namespaces.by_id, *index.namespaces.wiped], dtype=np.uint32)
     wrong |= live & ~np.isin(rows["namespace_id"], known)
     slabs = np.minimum(rows["slab"], geometry.slabs - 1)
     wrong |= rows["seq"] < table.slab_seq[slabs]

@@ -192,7 +192,7 @@ class Rebuilder:
     def find_namespaces(self, catalogue: CatalogueState) -> None:
         """Names and ids from the record headers; settings that only the copies had are the defaults again."""
         for _, header in self._found:
-            if header.namespace_id not in catalogue.namespaces:
+            if header.namespace_id not in catalogue.namespaces and header.namespace_id not in catalogue.wiped:
                 record = NamespaceRecord(FIRST_SEQ, header.namespace_id, header.map.namespace, {})
                 catalogue.namespaces[header.namespace_id] = record
                 catalogue.next_namespace_id = max(catalogue.next_namespace_id, header.namespace_id + 1)
@@ -206,7 +206,8 @@ class Rebuilder:
         for row_id, header in sorted(self._found, key=lambda item: -item[1].write_id):
             if row_id in spoken_of:
                 continue
-            if header.digest in known_digests or header.digest in taken:
+            wiped = header.namespace_id in self._index.namespaces.wiped
+            if wiped or header.digest in known_digests or header.digest in taken:
                 report.superseded += 1
                 report.stale_headers.append(row_id)
                 continue

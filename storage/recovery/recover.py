@@ -13,7 +13,7 @@ step  what
 7     lines of pages no copy has, settled by row and record header
 8     keys held twice
 9     rows behind the last flush, each put proven against its record
-10    the verdict: refuse (R6), or the report
+10    the verdict: refuse (R6), or the report; then what the journal tells of the past, for the event feed
 ====  ==========================================================================================================
 """
 
@@ -28,6 +28,7 @@ from storage.format.layout import Undecodable
 from storage.format.superblock import writable
 from storage.limits import WRITE_ID_START_BITS
 from storage.recovery.copies import FoundCopy, copy_header
+from storage.recovery.history import nothing_known, read_history
 from storage.recovery.journal_scan import FoundJournal, JournalContent, find_chain
 from storage.recovery.reading import BlockReader
 from storage.recovery.rebuild import rebuild_rows
@@ -84,7 +85,12 @@ def _run(work: RecoveryWork, limits: RecoveryLimits, now_seconds: float) -> Reco
     verdict.count(now_seconds)
     verdict.judge(limits)
     number = max((c.header.number for c in copies if c.header is not None), default=0)
-    return verdict.result(copies, number, found, content, unflushed)
+    recovered = verdict.result(copies, number, found, content, unflushed)
+    if recovered.newly_unknown or work.report.rebuilt or limits.adopt_seq is not None:
+        recovered.history = nothing_known(recovered.position)
+    else:
+        recovered.history = read_history(work.index, content, found, recovered.corrections, recovered.position)
+    return recovered
 
 
 def _from_copies(

@@ -24,6 +24,7 @@ from storage.format.geometry import LINE_BYTES, NO_CLASS
 from storage.format.layout import Defect, Undecodable
 from storage.format.row import FreeReason, Rows, SlotState
 from storage.index import Index
+from storage.namespace_settings import decode_settings
 from storage.namespaces import Namespace
 from storage.recovery.pages import BadLine, wrong_rows
 from storage.recovery.report import SkipReason
@@ -38,6 +39,7 @@ class CatalogueState:
     def __init__(self) -> None:
         self.slabs: dict[int, SlabRecord] = {}
         self.namespaces: dict[int, NamespaceRecord] = {}
+        self.wiped: dict[int, int] = {}
         self.next_namespace_id = 1
         self.start_count = 0
         self.highest_seq = 0
@@ -57,10 +59,12 @@ class CatalogueState:
                 if known is None or known.seq <= record.seq:
                     self.slabs[record.slab] = record
             elif isinstance(record, NamespaceRecord):
-                self.namespaces[record.namespace_id] = record
+                if record.namespace_id not in self.wiped:
+                    self.namespaces[record.namespace_id] = record
                 self.next_namespace_id = max(self.next_namespace_id, record.namespace_id + 1)
             elif isinstance(record, NamespaceWipedRecord):
                 self.namespaces.pop(record.namespace_id, None)
+                self.wiped[record.namespace_id] = record.seq
                 self.next_namespace_id = max(self.next_namespace_id, record.namespace_id + 1)
             elif isinstance(record, CounterRecord):
                 self.next_namespace_id = max(self.next_namespace_id, record.next_namespace_id)
@@ -113,9 +117,11 @@ class CatalogueState:
                 index.evidence.apply(superseded)
 
     def install_namespaces(self, index: Index) -> None:
-        """Give the index its namespaces."""
+        """Give the index its namespaces. Raises Undecodable for settings no namespace can have."""
         for record in self.namespaces.values():
-            index.namespaces.add(Namespace(record.namespace_id, record.name, dict(record.settings), record.seq))
+            settings = decode_settings(record.settings)
+            index.namespaces.add(Namespace(record.namespace_id, record.name, settings, record.seq))
+        index.namespaces.wiped = dict(self.wiped)
         index.namespaces.next_id = max(index.namespaces.next_id, self.next_namespace_id)
 
 

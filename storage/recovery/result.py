@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from storage.checkpoint import CopyState
+from storage.events import History
 from storage.format.superblock import Superblock
 from storage.index import Index
 from storage.journal import JournalPosition
@@ -38,3 +39,4 @@ class Recovered:
     corrections: list[int] = field(default_factory=list)
     counts_before: dict[str, int] = field(default_factory=dict)
     """Counts of the recovery in which the present partial state began."""
+    history: History = field(default_factory=History)

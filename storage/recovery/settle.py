@@ -77,7 +77,7 @@ class Settler:
         live = row_ids[lines["state"][row_ids] == SlotState.LIVE]
         taken = {lines["digest"][r].tobytes() for r in live.tolist()}
         for row_id, bad, header in sorted(candidates, key=lambda c: -c[2].write_id):
-            if header.digest in taken:
+            if header.digest in taken or header.namespace_id in self._index.namespaces.wiped:
                 self._put_free(row_id)
                 report.superseded += 1
                 report.stale_headers.append(row_id)

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 import storage.format
+from storage import namespace_settings
 from storage.format import catalogue, checkpoint_copy, checksums, geometry, journal_block, page, record, row, superblock
 from storage.format import slab_header as slab
 from storage.format.catalogue import CatalogueRecord
@@ -74,6 +75,15 @@ def catalogue_table() -> str:
     return "\n".join(lines)
 
 
+def settings_table() -> str:
+    kinds = {"quota_mode": "`soft`, `hard`", "default_durability": "`none`, `journal`, `flush`", "sliding_ttl": "1"}
+    kinds |= {name: f"{lowest} to {highest}" for name, (lowest, highest) in namespace_settings.RANGES.items()}
+    lines = ["| code | setting | values |", "|---|---|---|"]
+    return "\n".join(
+        lines + [f"| `{code}` | `{name}` | {kinds[name]} |" for name, code in namespace_settings.CODES.items()]
+    )
+
+
 def constants_table() -> str:
     rows = [
         ("superblock magic", superblock.MAGIC.decode()),
@@ -126,6 +136,7 @@ def tables() -> dict[str, str]:
     content["reasons of free rows"] = enum_table(row.FreeReason)
     content["reasons of quarantined rows"] = enum_table(row.QuarantineReason)
     content["catalogue records"] = catalogue_table()
+    content["namespace settings"] = settings_table()
     content["skip reasons"] = ", ".join(f"`{reason.value}`" for reason in SkipReason)
     return content
 

@@ -253,3 +253,19 @@ async def test_a_start_whose_journal_can_not_be_written_leaves_nothing_running(r
     await fresh.engine.stop()
     await rig.start_over(fresh.device.image)
     assert await get(rig.engine, b"key") == b"1"
+
+
+async def test_an_eviction_that_fails_is_counted_and_tried_again(rig: Rig) -> None:
+    """Making room needs a flush (D4): while that fails nothing is given out, and operators see a number grow."""
+    engine = rig.engine
+    count = 0
+    while engine.status().capacity.free_slabs:
+        await put(engine, b"key %d" % count, payload_of(count, 1_000_000))
+        count += 1
+    assert engine.counters.eviction_failures == 0
+    rig.device.faults.append(fail(OpKind.FLUSH, times=2))
+    await put(engine, b"one more", b"x" * 1_000_000)
+    assert engine.counters.eviction_failures > 0
+    assert engine.counters.evictions["evicted"] > 0
+    assert await get(engine, b"one more") == b"x" * 1_000_000
+    check_accounts(engine)

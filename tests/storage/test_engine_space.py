@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from dataclasses import replace
 
 import pytest
 
 from storage.device.counters import OpKind
 from storage.errors import Full
-from storage.eviction import Clock
-from storage.format.row import SlotState
 from storage.options import EvictionPolicy
-from storage.slot_table import SlotTable
 from tests.support.damage import put_many
 from tests.support.engines import (
     OPTIONS,
     Rig,
     check_accounts,
-    geometry_of,
     get,
     payload_of,
     peek,
     put,
-    short_journal,
     until,
 )
 
@@ -41,6 +35,7 @@ async def fill(rig: Rig, first: int, count: int) -> None:
 
 
 async def test_eviction_makes_room_for_three_times_the_capacity(rig: Rig) -> None:
+    await rig.reopen(options=replace(OPTIONS, eviction=EvictionPolicy.CLOCK))
     room = room_of(rig)
     await fill(rig, 0, 3 * room)
     engine = rig.engine
@@ -173,34 +168,3 @@ async def test_a_reserve_is_a_part_of_what_the_class_has_now(rig: Rig) -> None:
     assert 0 < evicted <= room // 8
     newest = range(room - room // 2, room)
     assert [n for n in newest if await peek(rig.engine, b"fill %d" % n) is None] == []
-
-
-def test_the_hand_meets_a_slab_that_joins_its_class_last() -> None:
-    """Whatever its number: it is filled with what is newest. A slab that left and came back is a new one."""
-    with short_journal():
-        table = SlotTable(geometry_of(4))
-    slots = table.geometry.slots_per_slab(0)
-    seqs = itertools.count(1)
-
-    def join(slab: int, slot_class: int = 0) -> None:
-        row_ids = table.give_slab(slab, slot_class, next(seqs), next(seqs), 0)
-        table.lines["state"][row_ids] = SlotState.LIVE
-
-    def met(clock: Clock, count: int) -> list[int]:
-        """The slabs of the next victims, in order. Their slots get new entries at once."""
-        victims = clock.victims(0, count, lambda _: True)
-        return list(dict.fromkeys(table.place_of(row_id)[0] for row_id in victims))
-
-    clock = Clock(table)
-    for slab in (1, 3):
-        join(slab)
-    assert met(clock, slots + slots // 2) == [1, 3]
-    join(0)
-    join(2)
-    assert met(clock, 4 * slots) == [3, 1, 0, 2]
-    join(1, slot_class=1)
-    assert met(clock, slots) == [3, 0]
-    join(1)
-    assert met(clock, 4 * slots) == [0, 2, 3, 1]
-    # After a start all are new: what was written longest ago goes first.
-    assert met(Clock(table), 4 * slots) == [3, 0, 2, 1]

@@ -166,6 +166,8 @@ async def test_refusals_before_anything_is_reserved(rig: Rig) -> None:
     with pytest.raises(MetadataInvalid):
         await engine.begin_put("n", b"key", 1, metadata=(("a", "x" * 9000),))
     assert engine.counters.puts["refused"] == 8
+    rejections = {reason: count for reason, count in engine.counters.put_rejections.items() if count}
+    assert rejections == {"key_invalid": 2, "namespace_invalid": 4, "value_too_large": 1, "metadata_invalid": 1}
     assert engine.status().capacity.slots.in_flight == 0
 
 

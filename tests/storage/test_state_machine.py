@@ -1,7 +1,7 @@
 """The engine against a dict: random lives on a device that works, with restarts and killed processes between.
 
 A value that nobody put, a value under the wrong key, a key that came back, and a count that is off fail at once
-(B1, D2, A1, A2). Keys may be missing only as far as the counter of evictions says.
+(B1, D2, A1, A2). Keys may be missing only as far as the counter of evictions says; what a lease holds may not (L3).
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage.entries import Conditions, Durability
-from storage.errors import EntryNotFound, PreconditionFailed
+from storage.entries import Conditions, Durability, PutResult
+from storage.errors import EntryNotFound, NamespaceNotFound, PreconditionFailed, SpaceHeld
+from storage.namespace_settings import NamespaceSettings
+from storage.put_session import PutSession
 from tests.support.engines import (
     CRASH_OPTIONS,
     FakeClock,
@@ -48,6 +50,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.model: dict[bytes, tuple[bytes, int, int]] = {}
         """Key → payload, expiry, write id."""
+        self.leases: dict[str, dict[bytes, bytes]] = {}
+        """Lease → the payloads it holds."""
         self.counter = 0
         self.evicted = 0
         """Evictions of this life that the model has accounted for."""
@@ -71,7 +75,9 @@ class CacheMachine(RuleBasedStateMachine):
             self.stack.close()
 
     async def _end(self) -> None:
+        await self._account_evictions()
         await self.rig.reopen()
+        self._new_life()
         await self._compare()
         await self.rig.stop()
 
@@ -81,7 +87,11 @@ class CacheMachine(RuleBasedStateMachine):
     def put(self, key: bytes, size: int, durability: Durability, ttl: int) -> None:
         self.counter += 1
         payload, expires_at = payload_of(self.counter, size), int(self.clock()) + ttl if ttl else 0
-        result = self.run(put(self.rig.engine, key, payload, durability=durability, expires_at=expires_at))
+        try:
+            result = self.run(put(self.rig.engine, key, payload, durability=durability, expires_at=expires_at))
+        except SpaceHeld:
+            assert self.leases
+            return
         self.run(until(lambda: not self.rig.engine.status().capacity.slots.in_flight))
         self.model[key] = (payload, expires_at, result.write_id)
 
@@ -96,6 +106,8 @@ class CacheMachine(RuleBasedStateMachine):
             result = self.run(put(self.rig.engine, key, payload, conditions=conditions))
         except PreconditionFailed:
             assert there == absent or self._lately_evicted()
+        except SpaceHeld:
+            assert self.leases
         else:
             assert there != absent or self._lately_evicted()
             self.model[key] = (payload, 0, result.write_id)
@@ -117,12 +129,104 @@ class CacheMachine(RuleBasedStateMachine):
     def many_at_once(self, size: int) -> None:
         async def burst() -> None:
             values = {b"key %d" % n: payload_of(self.counter + n, size + n) for n in range(12)}
-            results = await asyncio.gather(*(put(self.rig.engine, k, v) for k, v in values.items()))
+            outcomes = (put(self.rig.engine, k, v) for k, v in values.items())
+            results = await asyncio.gather(*outcomes, return_exceptions=True)
             for (key, value), result in zip(values.items(), results, strict=True):
-                self.model[key] = (value, 0, result.write_id)
+                if isinstance(result, SpaceHeld):
+                    assert self.leases
+                else:
+                    assert isinstance(result, PutResult), result
+                    self.model[key] = (value, 0, result.write_id)
 
         self.counter += 12
         self.run(burst())
+
+    @rule(
+        entries=st.lists(st.tuples(keys, st.sampled_from([0, 1, 3500, 20_000])), min_size=1, max_size=8),
+        durability=levels,
+    )
+    def put_many(self, entries: list[tuple[bytes, int]], durability: Durability) -> None:
+        """Of several values for one key the last stays."""
+        self.counter += len(entries)
+        values = [(key, payload_of(self.counter - n, size)) for n, (key, size) in enumerate(entries)]
+        try:
+            sessions = [self.run(self._stage(key, value, durability)) for key, value in values]
+        except SpaceHeld:
+            assert self.leases
+            return
+        results = self.run(self.rig.engine.commit_many(sessions))
+        self.run(until(lambda: not self.rig.engine.status().capacity.slots.in_flight))
+        for (key, value), result in zip(values, results, strict=True):
+            if isinstance(result, SpaceHeld):
+                assert self.leases
+            else:
+                assert isinstance(result, PutResult), result
+                self.model[key] = (value, 0, result.write_id)
+
+    async def _stage(self, key: bytes, value: bytes, durability: Durability) -> PutSession:
+        session = await self.rig.engine.begin_put("n", key, len(value), durability=durability)
+        try:
+            await session.write(value)
+            session.stage()
+        except BaseException:
+            session.abort()
+            raise
+        return session
+
+    @rule(chosen=st.lists(keys, max_size=8))
+    def delete_many(self, chosen: list[bytes]) -> None:
+        self.run(self._account_evictions())
+        outcomes = self.run(self.rig.engine.delete_many("n", chosen))
+        for key, outcome in zip(chosen, outcomes, strict=True):
+            assert isinstance(outcome, EntryNotFound) != self._present(key)
+            self.model.pop(key, None)
+
+    @rule(key=keys, ttl=st.sampled_from([0, 5, 50]))
+    def touch(self, key: bytes, ttl: int) -> None:
+        self.run(self._account_evictions())
+        expires_at = int(self.clock()) + ttl if ttl else 0
+        try:
+            sketch = self.run(self.rig.engine.touch("n", key, expires_at=expires_at))
+        except EntryNotFound:
+            assert not self._present(key)
+        else:
+            payload, _, write_id = self.model[key]
+            assert sketch.write_id == write_id
+            self.model[key] = (payload, expires_at, write_id)
+
+    @rule(quota=st.sampled_from([None, None, 4, 8]))
+    def set_quota(self, quota: int | None) -> None:
+        view, _ = self.run(self.rig.engine.set_namespace("n", NamespaceSettings(quota_entries=quota)))
+        assert quota is None or view.entries <= quota or self.leases
+
+    @rule()
+    def wipe(self) -> None:
+        try:
+            self.run(self.rig.engine.wipe_namespace("n"))
+        except NamespaceNotFound:
+            assert not self.model
+        self.model.clear()
+
+    @precondition(lambda self: len(self.leases) < 2)
+    @rule(chosen=st.lists(keys, min_size=1, max_size=3))
+    def lease(self, chosen: list[bytes]) -> None:
+        self.run(self._account_evictions())
+        try:
+            result = self.rig.engine.lease("n", chosen, ttl_seconds=3600)
+        except SpaceHeld:
+            return
+        held = self.leases[result.lease.lease_id] = {}
+        for key, sketch in zip(chosen, result.held, strict=True):
+            assert (sketch is not None) == self._present(key)
+            if sketch is not None:
+                held[key] = self.model[key][0]
+
+    @precondition(lambda self: bool(self.leases))
+    @rule()
+    def release(self) -> None:
+        lease_id = next(iter(self.leases))
+        self.rig.engine.release(lease_id)
+        del self.leases[lease_id]
 
     # -- time and upkeep ------------------------------------------------------------------------------------------
 
@@ -157,6 +261,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def _new_life(self) -> None:
         self.evicted = 0
+        self.leases.clear()
         self.rig.device.order = self.rng
         assert not self.rig.engine.status().partial_recovery
 
@@ -172,12 +277,29 @@ class CacheMachine(RuleBasedStateMachine):
         for key in [b"key %d" % n for n in range(12)]:
             expected = self.model[key][0] if self._present(key) else None
             assert await peek(self.rig.engine, key) == expected
+        for lease_id, held in self.leases.items():
+            for key, payload in held.items():
+                reader = await self.rig.engine.open_read("n", key, lease_id=lease_id)
+                assert b"".join([bytes(piece) async for piece in reader.pieces()]) == payload
+                reader.close()
         check_accounts(self.rig.engine)
+        assert await self._listed() == {key for key in self.model if self._present(key)}
         assert self.rig.engine._arena.used_bytes == 0
+
+    async def _listed(self) -> set[bytes]:
+        if "n" not in self.rig.engine.status().namespaces:
+            return set()
+        page = await self.rig.engine.list_entries("n")
+        assert page.cursor is None
+        return {info.key for info in page.entries}
+
+    def _evictions(self) -> int:
+        counts = self.rig.engine.counters.evictions
+        return counts["evicted"] + counts["quota"]
 
     async def _account_evictions(self) -> None:
         """Drop keys that are gone, at most as many as were evicted since."""
-        evicted = self.rig.engine.counters.evictions["evicted"]
+        evicted = self._evictions()
         if evicted > self.evicted:
             gone = [k for k in self.model if self._present(k) and await peek(self.rig.engine, k) is None]
             assert len(gone) <= evicted - self.evicted
@@ -186,7 +308,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.evicted = evicted
 
     def _lately_evicted(self) -> bool:
-        return self.rig.engine.counters.evictions["evicted"] > self.evicted
+        return self._evictions() > self.evicted
 
     def _present(self, key: bytes) -> bool:
         entry = self.model.get(key)

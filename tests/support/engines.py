@@ -246,7 +246,8 @@ def check_accounts(engine: Engine) -> None:
                 counts[place] += 1
                 continue
             assert row_id not in free and row_id not in limbo and row_id not in in_flight
-            counts[SlotState(row.state).name.lower()] += 1
+            wiped = row.state == SlotState.LIVE and row.namespace_id in index.namespaces.dying
+            counts["limbo" if wiped else SlotState(row.state).name.lower()] += 1
             if row.state == SlotState.LIVE:
                 assert row.digest not in live_digests, "two live rows of one key"
                 live_digests.add(row.digest)
@@ -262,10 +263,13 @@ def check_accounts(engine: Engine) -> None:
         found = {name: getattr(slots, name) for name in counts}
         assert found == counts, (slot_class, found, counts)
         assert sum(counts.values()) == slots.total
-    for namespace in index.namespaces.by_id.values():
+    namespaces = {**index.namespaces.by_id, **index.namespaces.dying}
+    for namespace in namespaces.values():
         expected = used.get(namespace.namespace_id, [0, 0, 0])
         assert [namespace.entries, namespace.used_bytes, namespace.payload_bytes] == expected, namespace.name
-    assert set(used) <= set(index.namespaces.by_id)
+        if engine._commit.journal.idle:
+            assert (namespace.queued_entries, namespace.queued_bytes) == (0, 0), namespace.name
+    assert set(used) <= set(namespaces)
 
 
 def free_slots(engine: Engine) -> dict[int, set[int]]:

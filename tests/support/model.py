@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from storage.engine import Engine
 from storage.entries import UNCONDITIONAL, Conditions, Durability, PutResult
-from storage.errors import EntryNotFound, PreconditionFailed, RawblockdError
+from storage.errors import EntryNotFound, NamespaceNotFound, NamespaceWiped, PreconditionFailed, RawblockdError
 from tests.support.engines import peek, put
 from tests.support.simulated_device import Flush, SimulatedDevice
 
@@ -41,7 +41,7 @@ class Ledger:
         try:
             yield mutation
             mutation.acknowledged = True
-        except (PreconditionFailed, EntryNotFound):
+        except (PreconditionFailed, EntryNotFound, NamespaceWiped):
             self.mutations[key].remove(mutation)
             raise
         finally:
@@ -63,14 +63,50 @@ class Ledger:
         with self._mutation(key, None, durability):
             await engine.delete("n", key, durability=durability)
 
+    async def put_many(self, engine: Engine, values: dict[bytes, bytes], durability: Durability) -> None:
+        """One batch. Each key for itself holds the old or the new value after a crash."""
+        mutations = {key: Mutation(value, durability, self.device.now) for key, value in values.items()}
+        for key, mutation in mutations.items():
+            self.mutations.setdefault(key, []).append(mutation)
+        sessions = []
+        for key, value in values.items():
+            session = await engine.begin_put("n", key, len(value), durability=durability)
+            await session.write(value)
+            session.stage()
+            sessions.append(session)
+        for (key, mutation), result in zip(mutations.items(), await engine.commit_many(sessions), strict=True):
+            if isinstance(result, NamespaceWiped):
+                self.mutations[key].remove(mutation)
+                continue
+            assert isinstance(result, PutResult), result
+            mutation.ended, mutation.acknowledged = self.device.now, True
+
+    async def delete_many(self, engine: Engine, keys: list[bytes], durability: Durability) -> None:
+        """Keys that are not there count as deleted: nothing of them may come back either."""
+        with ExitStack() as stack:
+            for key in keys:
+                stack.enter_context(self._mutation(key, None, durability))
+            for outcome in await engine.delete_many("n", keys, durability=durability):
+                assert isinstance(outcome, int | EntryNotFound), outcome
+
+    async def wipe(self, engine: Engine, keys: list[bytes]) -> None:
+        """All keys of the namespace at once."""
+        with ExitStack() as stack:
+            for key in keys:
+                stack.enter_context(self._mutation(key, None, Durability.JOURNAL))
+            with suppress(NamespaceNotFound):
+                await engine.wipe_namespace("n")
+
     def allowed(self, key: bytes, moment: int, *, power_loss: bool) -> set[bytes | None]:
         """Values the key may have after a crash behind the first ``moment`` events (D1, D2)."""
         mutations = [m for m in self.mutations.get(key, []) if m.started <= moment]
         flushed = self._flushed_before(moment)
         kept = [m for m in mutations if self._must_last(m, moment, flushed if power_loss else moment)]
         allowed: set[bytes | None] = set() if kept else {None}
-        for mutation in mutations:
-            superseded = any(m.started >= mutation.ended >= 0 for m in kept if m is not mutation)
+        for position, mutation in enumerate(mutations):
+            # Only by a later one: two that took no event at all would supersede each other.
+            later = [m for m in mutations[position + 1 :] if m in kept]
+            superseded = any(m.started >= mutation.ended >= 0 for m in later)
             if not superseded:
                 allowed.add(mutation.value)
         return allowed

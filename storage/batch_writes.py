@@ -1,0 +1,125 @@
+"""Many puts as one: each was received and written on its own, and all join the journal in the same step.
+
+Nothing of a batch is visible before that, so a batch that breaks while it is uploaded leaves nothing behind; and one
+write of the journal carries the rows of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from storage.commit import Commit, PutUnit
+from storage.entries import Durability, PutResult
+from storage.errors import DeviceFailed, PreconditionFailed, RawblockdError
+from storage.put_session import PutSession
+from storage.write_path import WritePath
+
+Outcome = PutResult | RawblockdError
+
+
+class BatchWrites:
+    def __init__(self, path: WritePath, commit: Commit) -> None:
+        self._path = path
+        self._commit = commit
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def commit(self, puts: Sequence[PutSession]) -> list[Outcome]:
+        """Finish staged puts, in this order; each put's result or its error. None of them fails another.
+
+        A later put of a key replaces an earlier one of the same batch.
+        """
+        outcomes: list[Outcome | None] = [None] * len(puts)
+        units: list[tuple[int, PutUnit]] = []
+        try:
+            await self._await_written(puts, outcomes)
+            self._path.step("batch_written")
+            refused = self._join_all(puts, outcomes, units)
+            self._path.step("batch_joined")
+            for position in refused:
+                await self._join_again(puts[position], position, outcomes, units)
+        finally:
+            for put in puts:
+                put.release()  # does nothing for those that joined
+        await self._reach_all(puts, outcomes, units)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _await_written(self, puts: Sequence[PutSession], outcomes: list[Outcome | None]) -> None:
+        for position, put in enumerate(puts):
+            try:
+                await put.written()
+            except DeviceFailed as error:
+                outcomes[position] = error
+        while earlier := [io for put in puts if (io := self._path.behind(put.digest)) is not None]:
+            await asyncio.wait(earlier)
+
+    def _join_all(
+        self, puts: Sequence[PutSession], outcomes: list[Outcome | None], units: list[tuple[int, PutUnit]]
+    ) -> list[int]:
+        """Join in one step. Returns the positions whose condition does not hold: against what, must become durable."""
+        refused = []
+        for position, put in enumerate(puts):
+            if outcomes[position] is None:
+                try:
+                    self._join(put, position, outcomes, units)
+                except PreconditionFailed:
+                    refused.append(position)
+                except RawblockdError as error:
+                    outcomes[position] = error
+        return refused
+
+    def _join(
+        self, put: PutSession, position: int, outcomes: list[Outcome | None], units: list[tuple[int, PutUnit]]
+    ) -> None:
+        assert put.intent is not None
+        unit = self._commit.put(put.intent, put.conditions, put.durability)
+        put.hand_over()
+        if unit is None:
+            outcomes[position] = PutResult(put.write_id, True, Durability.NONE)
+        else:
+            units.append((position, unit))
+
+    async def _join_again(
+        self, put: PutSession, position: int, outcomes: list[Outcome | None], units: list[tuple[int, PutUnit]]
+    ) -> None:
+        while True:
+            try:
+                await self._commit.wait_for_conditions(put.digest, put.conditions)
+                self._join(put, position, outcomes, units)
+                return
+            except RawblockdError as error:
+                outcomes[position] = error
+                return
+
+    async def _reach_all(
+        self, puts: Sequence[PutSession], outcomes: list[Outcome | None], units: list[tuple[int, PutUnit]]
+    ) -> None:
+        """Wait until each put has reached its level; level ``none`` is reached already."""
+        behind: list[PutUnit] = []
+        for position, unit in units:
+            put = puts[position]
+            if put.durability is Durability.NONE:
+                behind.append(unit)
+            else:
+                try:
+                    await self._path.reach(unit, put.durability)
+                except RawblockdError as error:
+                    outcomes[position] = error
+                    continue
+            outcomes[position] = PutResult(put.write_id, unit.replaced == 0, put.durability)
+        if behind:
+            task = asyncio.get_running_loop().create_task(self._count_behind(behind))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    async def close(self) -> None:
+        """Wait for puts at level ``none`` that were acknowledged already."""
+        while self._background:
+            await asyncio.wait(self._background)
+
+    async def _count_behind(self, units: list[PutUnit]) -> None:
+        for unit in units:
+            try:
+                await self._path.reach(unit, Durability.NONE)
+            except RawblockdError:
+                continue  # counted as failed where it failed

@@ -1,0 +1,218 @@
+"""Snapshots: the entries of a namespace as of one seq, readable while writers go on (L3).
+
+Taking one copies the live rows of the namespace, in one step of the loop, and holds their slots: what is overwritten,
+deleted, evicted or wiped afterwards stays in its slot until the snapshot ends. So an export never mixes two moments,
+however long it takes. A snapshot costs 65 bytes of memory an entry, and the space that its slots would have freed;
+both are in the status. It ends with its time, which each read of it starts anew, with a request, or with the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import LeasesFull, ParameterInvalid, SnapshotNotFound
+from storage.format.row import Row, Rows, SlotState
+from storage.index import Index
+from storage.limits import HOLDER_MAX_CHARS, LEASE_MAX_SECONDS, SNAPSHOTS_MAX
+from storage.namespace_settings import NamespaceSettings
+from storage.namespaces import Namespace
+
+Held = tuple[int, Row]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotView:
+    """A snapshot as told to others. ``checksum`` is a SHA-256 over digest, write id, size and payload checksum of all
+    entries in the order of the export; ``held_bytes`` are bytes of slots, ``freed_bytes`` those of entries that are not
+    live any more and stay only for the snapshot."""
+
+    snapshot_id: str
+    owner: str
+    namespace: str
+    settings: NamespaceSettings
+    seq: int
+    created_at: float
+    entries: int
+    payload_bytes: int
+    held_bytes: int
+    freed_bytes: int
+    expires_in_seconds: float
+    checksum: str
+
+
+@dataclass(slots=True, eq=False)
+class Snapshot:
+    """``rows`` are copies, in the order of the slots they lie in; ``row_ids`` their places in the table."""
+
+    snapshot_id: str
+    owner: str
+    namespace: str
+    settings: NamespaceSettings
+    seq: int
+    created_at: float
+    ttl_seconds: float
+    deadline: float
+    row_ids: npt.NDArray[np.int64]
+    rows: Rows
+    held_bytes: int
+    checksum: str
+
+    def changed_since(self, seq: int) -> npt.NDArray[np.int64]:
+        """Positions of the entries that were put, or given another expiry, after ``seq``."""
+        return np.flatnonzero(self.rows["seq"] > seq)
+
+    def held(self, positions: npt.NDArray[np.int64]) -> Iterator[Held]:
+        """Row ids and rows of entries, for reading."""
+        for position in positions.tolist():
+            yield int(self.row_ids[position]), Row._make(self.rows[position].item())
+
+    def digests(self) -> npt.NDArray[np.void]:
+        """The key digests of all entries, sorted: what an incremental export leaves out is not here any more."""
+        return np.sort(np.ascontiguousarray(self.rows["digest"]).view("S16").reshape(-1))
+
+
+class Snapshots:
+    """All snapshots. ``monotonic`` is the clock of their deadlines, in seconds."""
+
+    def __init__(
+        self,
+        index: Index,
+        published_seq: Callable[[], int],
+        pulse: Callable[[], None],
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._index = index
+        self._published_seq = published_seq
+        self._pulse = pulse
+        self._clock = clock
+        self._monotonic = monotonic
+        self._snapshots: dict[str, Snapshot] = {}
+        self._held_in_slab = np.zeros(index.geometry.slabs, dtype=np.int64)
+
+    def take(self, namespace: Namespace, ttl_seconds: float, owner: str) -> SnapshotView:
+        """Fix the namespace as it is published now. Raises ParameterInvalid, LeasesFull."""
+        if not 0 < ttl_seconds <= LEASE_MAX_SECONDS:
+            raise ParameterInvalid(
+                f"a snapshot lasts more than 0 and up to {LEASE_MAX_SECONDS:.0f} seconds", parameter="ttl_seconds"
+            )
+        if len(owner) > HOLDER_MAX_CHARS or not owner.isprintable():
+            raise ParameterInvalid(f"an owner is up to {HOLDER_MAX_CHARS} printable characters", parameter="owner")
+        self.end_expired()
+        if len(self._snapshots) >= SNAPSHOTS_MAX:
+            raise LeasesFull(f"there are {SNAPSHOTS_MAX} snapshots")
+        row_ids, rows = self._live(namespace.namespace_id)
+        sizes = np.array(self._index.geometry.class_bytes, dtype=np.int64)
+        snapshot = Snapshot(
+            secrets.token_hex(16),
+            owner,
+            namespace.name,
+            namespace.settings,
+            self._published_seq(),
+            self._clock(),
+            ttl_seconds,
+            self._monotonic() + ttl_seconds,
+            row_ids,
+            rows,
+            int(sizes[rows["slot_class"]].sum()),
+            _checksum(rows),
+        )
+        self._index.slots.hold_all(row_ids)
+        np.add.at(self._held_in_slab, rows["slab"], 1)
+        self._snapshots[snapshot.snapshot_id] = snapshot
+        return self._view(snapshot)
+
+    def _live(self, namespace_id: int) -> tuple[npt.NDArray[np.int64], Rows]:
+        table = self._index.table
+        row_ids = table.row_ids()
+        rows = table.lines[row_ids]
+        expires = rows["expires_at"]
+        mine = (rows["state"] == SlotState.LIVE) & (rows["namespace_id"] == namespace_id)
+        mine &= (expires == 0) | (expires > self._clock())
+        return row_ids[mine], rows[mine]
+
+    def end(self, snapshot_id: str) -> None:
+        """Raises SnapshotNotFound."""
+        self.find(snapshot_id)
+        self._end(self._snapshots.pop(snapshot_id))
+
+    def end_expired(self) -> None:
+        """End snapshots whose time is over."""
+        now = self._monotonic()
+        for snapshot in [s for s in self._snapshots.values() if s.deadline <= now]:
+            del self._snapshots[snapshot.snapshot_id]
+            self._end(snapshot)
+
+    def _end(self, snapshot: Snapshot) -> None:
+        np.subtract.at(self._held_in_slab, snapshot.rows["slab"], 1)
+        if self._index.slots.let_go_all(snapshot.row_ids):
+            self._pulse()
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def find(self, snapshot_id: str) -> Snapshot:
+        """Raises SnapshotNotFound."""
+        snapshot = self._snapshots.get(snapshot_id)
+        if snapshot is None or snapshot.deadline <= self._monotonic():
+            raise SnapshotNotFound
+        return snapshot
+
+    def used(self, snapshot: Snapshot) -> None:
+        """A read of it starts its time anew."""
+        snapshot.deadline = max(snapshot.deadline, self._monotonic() + snapshot.ttl_seconds)
+
+    def view(self, snapshot_id: str) -> SnapshotView:
+        """Raises SnapshotNotFound."""
+        return self._view(self.find(snapshot_id))
+
+    def views(self) -> list[SnapshotView]:
+        self.end_expired()
+        return [self._view(snapshot) for snapshot in self._snapshots.values()]
+
+    def in_slab(self, slab: int) -> bool:
+        """Whether a slot of the slab is held."""
+        return bool(self._held_in_slab[slab])
+
+    def slots_of_class(self, slot_class: int) -> int:
+        """Held slots of a class."""
+        return int(self._held_in_slab[self._index.table.slab_class == slot_class].sum())
+
+    def holder(self) -> tuple[int, str]:
+        """Bytes and owner of the snapshot that holds most; 0 and empty if there is none."""
+        largest = max(self._snapshots.values(), key=lambda snapshot: snapshot.held_bytes, default=None)
+        if largest is None:
+            return 0, ""
+        return largest.held_bytes, f"snapshot of {largest.namespace} by {largest.owner or 'an unnamed owner'}"
+
+    def _view(self, snapshot: Snapshot) -> SnapshotView:
+        lines = self._index.table.lines
+        gone = lines["write_id"][snapshot.row_ids] != snapshot.rows["write_id"]
+        gone |= lines["state"][snapshot.row_ids] != SlotState.LIVE
+        sizes = np.array(self._index.geometry.class_bytes, dtype=np.int64)[snapshot.rows["slot_class"]]
+        return SnapshotView(
+            snapshot.snapshot_id,
+            snapshot.owner,
+            snapshot.namespace,
+            snapshot.settings,
+            snapshot.seq,
+            snapshot.created_at,
+            len(snapshot.rows),
+            int(snapshot.rows["payload_bytes"].sum(dtype=np.int64)),
+            snapshot.held_bytes,
+            int(sizes[gone].sum()),
+            max(0.0, snapshot.deadline - self._monotonic()),
+            snapshot.checksum,
+        )
+
+
+def _checksum(rows: Rows) -> str:
+    total = hashlib.sha256()
+    for name in ("digest", "write_id", "payload_bytes", "payload_checksum"):
+        total.update(np.ascontiguousarray(rows[name]).tobytes())
+    return total.hexdigest()

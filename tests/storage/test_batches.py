@@ -1,0 +1,403 @@
+"""Batches: read ahead in order, joined in one step, an error of one key is its own (B1, A2, D1, D3, L1)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import pytest
+
+from storage.device.counters import OpKind
+from storage.engine import Engine
+from storage.entries import UNCONDITIONAL, Conditions, Durability, EntrySketch, PutResult
+from storage.errors import (
+    EntryCorrupt,
+    EntryNotFound,
+    KeyInvalid,
+    LeaseNotFound,
+    LengthMismatch,
+    PreconditionFailed,
+    RawblockdError,
+    WriteFailed,
+)
+from storage.namespace_settings import NamespaceSettings
+from storage.put_session import PutSession
+from tests.support.engines import Rig, check_accounts, get, payload_of, peek, put, turns, until
+from tests.support.simulated_device import Fault
+
+Entry = tuple[bytes, bytes]
+
+
+async def stage(
+    engine: Engine,
+    key: bytes,
+    value: bytes,
+    *,
+    durability: Durability = Durability.JOURNAL,
+    conditions: Conditions = UNCONDITIONAL,
+) -> PutSession:
+    session = await engine.begin_put("n", key, len(value), durability=durability, conditions=conditions)
+    await session.write(value)
+    session.stage()
+    return session
+
+
+async def put_many(
+    engine: Engine, entries: Sequence[Entry], durability: Durability = Durability.JOURNAL
+) -> list[PutResult | RawblockdError]:
+    return await engine.commit_many([await stage(engine, *entry, durability=durability) for entry in entries])
+
+
+async def get_many(engine: Engine, keys: Sequence[bytes], lease_id: str = "") -> list[bytes | str]:
+    """The values, and the codes of errors."""
+    found: list[bytes | str] = []
+    async with aclosing(engine.open_many("n", keys, lease_id=lease_id)) as results:
+        async for position, reader in results:
+            assert position == len(found)
+            if isinstance(reader, RawblockdError):
+                found.append(reader.code)
+            else:
+                found.append(b"".join([bytes(piece) async for piece in reader.pieces()]))
+                reader.close()
+    return found
+
+
+def idle(engine: Engine) -> bool:
+    return not engine.status().capacity.slots.in_flight and not engine._arena.used_bytes
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+async def test_d1_a_batch_at_each_level(rig: Rig, durability: Durability) -> None:
+    engine = rig.engine
+    sizes = [0, 1, 3500, 4096, 70_000]
+    entries = [(b"key %d" % number, payload_of(number, size)) for number, size in enumerate(sizes)]
+    results = await put_many(engine, entries, durability)
+    assert all(isinstance(result, PutResult) and result.created for result in results)
+    assert await get_many(engine, [key for key, _ in entries]) == [value for _, value in entries]
+    await until(lambda: idle(engine))
+    check_accounts(engine)
+    await until(lambda: engine._journal.idle)
+    if durability is not Durability.NONE:
+        await rig.crash()
+        assert await get_many(rig.engine, [key for key, _ in entries]) == [value for _, value in entries]
+
+
+async def test_one_write_of_the_journal_carries_a_batch(rig: Rig) -> None:
+    engine = rig.engine
+    await put(engine, b"first", b"v")
+    entries = [(b"key %d" % number, b"v") for number in range(200)]
+    sessions = [await stage(engine, *entry) for entry in entries]
+    await until(lambda: not any(not io.done() for session in sessions for _, io in session._writes))
+    before = engine.counters.journal_blocks
+    await engine.commit_many(sessions)
+    assert engine.counters.journal_blocks - before == -(-200 // engine._index.geometry.rows_per_journal_block)
+
+
+async def test_nothing_is_visible_before_the_whole_batch_joins(rig: Rig) -> None:
+    """B1: a batch that breaks while it is uploaded leaves nothing, neither entries nor slots nor buffers."""
+    engine = rig.engine
+    sessions = [await stage(engine, b"key %d" % number, payload_of(number, 5000)) for number in range(20)]
+    half = await engine.begin_put("n", b"half", 100)
+    await half.write(b"x" * 50)
+    assert await get_many(engine, [b"key 0", b"key 19", b"half"]) == ["not_found"] * 3
+    for session in [*sessions, half]:
+        session.abort()
+    await until(lambda: idle(engine))
+    assert engine.status().capacity.slots.live == 0
+    check_accounts(engine)
+
+
+async def test_an_error_of_one_is_its_own(rig: Rig) -> None:
+    """A condition, a failing write, a duplicate, between puts that succeed."""
+    engine = rig.engine
+    good = await stage(engine, b"good", b"1")
+    refused = await stage(engine, b"there", b"2", conditions=Conditions(must_be_absent=True))
+    await put(engine, b"there", b"old")
+    failing = await engine.begin_put("n", b"failing", 10)
+    await failing.write(b"0123456789")
+    offset = failing._offset
+    rig.device.faults.append(Fault(OpKind.WRITE, errno.EIO, offset, offset + 4096))
+    failing.stage()
+    first = await stage(engine, b"twice", b"a")
+    second = await stage(engine, b"twice", b"b")
+    last = await stage(engine, b"last", b"3")
+    results = await engine.commit_many([good, refused, failing, first, second, last])
+    assert isinstance(results[0], PutResult)
+    assert isinstance(results[1], PreconditionFailed)
+    assert results[1].present_write_id == (await engine.head("n", b"there")).write_id
+    assert isinstance(results[2], WriteFailed)
+    assert isinstance(results[3], PutResult)
+    assert results[3].created
+    assert isinstance(results[4], PutResult)
+    assert not results[4].created
+    assert isinstance(results[5], PutResult)
+    assert await get_many(engine, [b"good", b"there", b"failing", b"twice", b"last"]) == [
+        b"1",
+        b"old",
+        "not_found",
+        b"b",
+        b"3",
+    ]
+    assert engine.namespace("n").entries == 4
+    await until(lambda: idle(engine))
+    check_accounts(engine)
+
+
+async def test_a_staged_put_that_is_short_is_refused(rig: Rig) -> None:
+    session = await rig.engine.begin_put("n", b"key", 10)
+    await session.write(b"short")
+    with pytest.raises(LengthMismatch):
+        session.stage()
+    session.abort()
+    await until(lambda: idle(rig.engine))
+
+
+async def test_d2_a_batch_killed_after_it_joined_or_before(rig: Rig) -> None:
+    """Each of its keys holds the old or the new value, whole."""
+    engine = rig.engine
+    for number in range(50):
+        await put(engine, b"key %d" % number, b"old %d" % number)
+    sessions = [await stage(engine, b"key %d" % number, b"new %d" % number) for number in range(50)]
+    image = rig.device.crash_image()
+    commit = asyncio.create_task(engine.commit_many(sessions))
+    await commit
+    after = rig.device.crash_image()
+    await rig.crash(image)
+    assert await get_many(rig.engine, [b"key %d" % n for n in range(50)]) == [b"old %d" % n for n in range(50)]
+    check_accounts(rig.engine)
+    await rig.crash(after)
+    assert await get_many(rig.engine, [b"key %d" % n for n in range(50)]) == [b"new %d" % n for n in range(50)]
+    check_accounts(rig.engine)
+
+
+@pytest.mark.parametrize("turns_before", range(1, 8))
+async def test_a_cancelled_batch_is_whole_or_leaves_nothing(rig: Rig, turns_before: int) -> None:
+    engine = rig.engine
+    sessions = [await stage(engine, b"key %d" % number, b"v") for number in range(5)]
+    commit = asyncio.create_task(engine.commit_many(sessions))
+    await turns(turns_before)
+    commit.cancel()
+    await asyncio.wait([commit])
+    await until(lambda: idle(engine) and engine._journal.idle)
+    assert engine.status().capacity.slots.live in (0, 5)
+    assert await engine.commit_many([]) == []
+    check_accounts(engine)
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+async def test_misses_bad_keys_and_large_values_in_their_places(rig: Rig) -> None:
+    engine = rig.engine
+    await put(engine, b"small", b"s")
+    await put(engine, b"large", payload_of(1, 1_040_000))
+    await put(engine, b"expired", b"e", expires_at=int(rig.clock()) + 5)
+    rig.clock.advance(10)
+    keys = [b"small", b"absent", b"", b"large", b"expired", b"small", b"k" * 1025]
+    assert await get_many(engine, keys) == [
+        b"s",
+        "not_found",
+        "key_invalid",
+        payload_of(1, 1_040_000),
+        "not_found",
+        b"s",
+        "key_invalid",
+    ]
+    assert engine.counters.lookups == {"hit": 3, "miss": 1, "expired": 1, "corrupt": 0, "error": 0}
+    await until(lambda: idle(engine))
+
+
+async def test_b1_a_damaged_record_is_an_error_of_its_own(rig: Rig) -> None:
+    engine = rig.engine
+    for number in range(10):
+        await put(engine, b"key %d" % number, payload_of(number, 3000))
+    row_id, _ = engine._commit.published(engine._identity.digest(1, b"key 4")) or (0, None)
+    offset = engine._index.table.slot_offset(row_id)
+    rig.device.image.write(offset + 200, b"\xff")
+    found = await get_many(engine, [b"key %d" % number for number in range(10)])
+    assert found[4] == EntryCorrupt.code
+    assert [found[n] for n in range(10) if n != 4] == [payload_of(n, 3000) for n in range(10) if n != 4]
+    assert engine.status().capacity.slots.quarantined == 1
+    check_accounts(engine)
+
+
+async def test_l1_a_batch_larger_than_the_arena_is_read_in_order(rig: Rig) -> None:
+    engine = rig.engine
+    values = {b"key %d" % number: payload_of(number, 60_000) for number in range(16)}
+    for key, value in values.items():
+        await put(engine, key, value)
+    keys = list(values) * 12
+    assert await get_many(engine, keys) == [values[key] for key in keys]
+    await until(lambda: idle(engine))
+
+
+async def test_a_batch_left_half_way_lets_go_of_what_it_read_ahead(rig: Rig) -> None:
+    engine = rig.engine
+    for number in range(64):
+        await put(engine, b"key %d" % number, b"v")
+    async with aclosing(engine.open_many("n", [b"key %d" % number for number in range(64)])) as results:
+        async for _, reader in results:
+            assert not isinstance(reader, RawblockdError)
+            reader.close()
+            break
+    await until(lambda: idle(engine) and not engine._index.slots.holds_count)
+
+
+async def test_b1_overwritten_while_it_is_read_ahead(rig: Rig) -> None:
+    engine = rig.engine
+    for number in range(64):
+        await put(engine, b"key %d" % number, b"old %d" % number)
+    found: list[bytes] = []
+    async with aclosing(engine.open_many("n", [b"key %d" % number for number in range(64)])) as results:
+        async for position, reader in results:
+            assert not isinstance(reader, RawblockdError)
+            found += [bytes(piece) async for piece in reader.pieces()]
+            reader.close()
+            if position == 0:
+                for number in range(64):
+                    await put(engine, b"key %d" % number, b"new %d" % number)
+                await engine.flush()
+    for number, value in enumerate(found):
+        assert value in (b"old %d" % number, b"new %d" % number)
+    check_accounts(engine)
+
+
+async def test_l3_a_batch_under_a_lease(rig: Rig) -> None:
+    engine = rig.engine
+    for number in range(5):
+        await put(engine, b"key %d" % number, b"old")
+    lease = engine.lease("n", [b"key 1", b"key 3"], ttl_seconds=60).lease
+    for number in range(5):
+        await put(engine, b"key %d" % number, b"new")
+    keys = [b"key %d" % number for number in range(5)]
+    assert await get_many(engine, keys, lease.lease_id) == [b"new", b"old", b"new", b"old", b"new"]
+    with pytest.raises(LeaseNotFound):
+        engine.open_many("n", keys, lease_id="other")
+
+
+async def test_exists_many_reads_nothing(rig: Rig) -> None:
+    engine = rig.engine
+    await put(engine, b"key", b"value", expires_at=int(rig.clock()) + 100)
+    reads = engine._device.counters.read.operations
+    sketches = engine.exists_many("n", [b"key", b"absent", b""])
+    assert isinstance(sketches[0], EntrySketch)
+    assert (sketches[0].payload_bytes, sketches[0].expires_at) == (5, int(rig.clock()) + 100)
+    assert sketches[1] is None
+    assert isinstance(sketches[2], KeyInvalid)
+    assert engine.exists_many("absent", [b"key"]) == [None]
+    assert engine._device.counters.read.operations == reads
+
+
+# -- deletion --------------------------------------------------------------------------------------------------------
+
+
+async def test_delete_many(rig: Rig) -> None:
+    engine = rig.engine
+    written = [(await put(engine, b"key %d" % number, b"v")).write_id for number in range(3)]
+    outcomes = await engine.delete_many("n", [b"key 0", b"absent", b"key 2", b"key 2", b""])
+    assert outcomes[0] == written[0]
+    assert isinstance(outcomes[1], EntryNotFound)
+    assert outcomes[2] == written[2]
+    assert isinstance(outcomes[3], EntryNotFound)
+    assert isinstance(outcomes[4], KeyInvalid)
+    assert engine.namespace("n").entries == 1
+    assert isinstance((await engine.delete_many("absent", [b"key"]))[0], EntryNotFound)
+    await rig.crash()
+    assert [await peek(rig.engine, b"key %d" % number) for number in range(3)] == [None, b"v", None]
+    check_accounts(rig.engine)
+
+
+# -- expiry and metadata ---------------------------------------------------------------------------------------------
+
+
+async def test_a_touch_changes_the_expiry_and_nothing_else(rig: Rig) -> None:
+    engine = rig.engine
+    result = await put(engine, b"key", b"v", expires_at=int(rig.clock()) + 10)
+    sketch = await engine.touch("n", b"key", expires_at=int(rig.clock()) + 100)
+    assert (sketch.write_id, sketch.expires_at) == (result.write_id, int(rig.clock()) + 100)
+    rig.clock.advance(50)
+    await rig.crash()
+    engine = rig.engine
+    assert await peek(engine, b"key") == b"v"
+    info = await engine.head("n", b"key")
+    assert (info.write_id, info.expires_at) == (result.write_id, int(rig.clock()) + 50)
+    await engine.touch("n", b"key", expires_at=0, conditions=Conditions(write_ids=frozenset({result.write_id})))
+    rig.clock.advance(1000)
+    await engine.expire()
+    assert await peek(engine, b"key") == b"v"
+    with pytest.raises(PreconditionFailed):
+        await engine.touch("n", b"key", expires_at=5, conditions=Conditions(write_ids=frozenset({1})))
+    with pytest.raises(EntryNotFound):
+        await engine.touch("n", b"absent", expires_at=5)
+    await engine.touch("n", b"key", expires_at=int(rig.clock()) - 1)
+    assert await peek(engine, b"key") is None
+    await engine.expire()
+    await until(lambda: engine._journal.idle)
+    assert engine.status().capacity.slots.live == 0
+    check_accounts(engine)
+
+
+async def test_a_read_slides_the_expiry(rig: Rig) -> None:
+    engine = rig.engine
+    await engine.set_namespace("n", NamespaceSettings(default_ttl_seconds=100, sliding_ttl=True))
+    await put(engine, b"read", b"v", expires_at=engine.expires_at("n", None))
+    await put(engine, b"not read", b"v", expires_at=engine.expires_at("n", None))
+    await put(engine, b"for ever", b"v")
+    for _ in range(20):
+        rig.clock.advance(60)
+        assert await peek(engine, b"read") == b"v"
+        await engine.expire()
+        await until(lambda: engine._journal.idle)
+    assert await peek(engine, b"not read") is None
+    assert await peek(engine, b"for ever") == b"v"
+    await rig.crash()
+    rig.clock.advance(60)
+    assert await peek(rig.engine, b"read") == b"v"
+    check_accounts(rig.engine)
+
+
+@pytest.mark.parametrize("size", [0, 3000, 900_000])
+async def test_an_update_copies_the_record(rig: Rig, size: int) -> None:
+    engine = rig.engine
+    value = payload_of(1, size)
+    before = await put(engine, b"key", value, content_type="text/old", metadata=(("a", "1"),), expires_at=0)
+    after = await engine.update("n", b"key", metadata=(("b", "2"),))
+    assert after.write_id > before.write_id
+    assert not after.created
+    info = await engine.head("n", b"key")
+    assert (info.content_type, info.metadata, info.expires_at) == ("text/old", (("b", "2"),), 0)
+    assert await get(engine, b"key") == value
+    with pytest.raises(PreconditionFailed) as caught:
+        await engine.update("n", b"key", content_type="x/y", conditions=Conditions(write_ids=frozenset({1})))
+    assert caught.value.present_write_id == after.write_id
+    await engine.update("n", b"key", content_type="x/y", expires_at=int(rig.clock()) + 9)
+    info = await engine.head("n", b"key")
+    assert (info.content_type, info.metadata, info.expires_at) == ("x/y", (("b", "2"),), int(rig.clock()) + 9)
+    with pytest.raises(EntryNotFound):
+        await engine.update("n", b"absent", content_type="x/y")
+    assert engine.namespace("n").entries == 1
+    await until(lambda: idle(engine))
+    check_accounts(engine)
+
+
+async def test_d2_an_update_never_undoes_a_put(rig: Rig) -> None:
+    """Puts of the key meanwhile: the copy is made of the newest value, or the put comes behind it."""
+    engine = rig.engine
+    await put(engine, b"key", b"value 0")
+
+    async def puts() -> None:
+        for number in range(1, 30):
+            await put(engine, b"key", b"value %d" % number)
+
+    async def updates() -> None:
+        for number in range(10):
+            try:
+                await engine.update("n", b"key", metadata=(("round", str(number)),))
+            except PreconditionFailed:
+                continue
+
+    await asyncio.gather(puts(), updates())
+    assert await peek(engine, b"key") == b"value 29"
+    check_accounts(engine)

@@ -17,6 +17,7 @@ from metrics.engine_families import (
     state_families,
     verification_families,
 )
+from metrics.event_families import event_families
 from metrics.http_families import http_families
 from metrics.io_families import io_families
 from metrics.sources import MetricsSources
@@ -31,16 +32,22 @@ class RawblockdCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
+        for _, families in self.sections():
+            yield from families
+
+    def sections(self) -> Iterator[tuple[str, Iterator[Metric]]]:
+        """(title in docs/metrics.md, families), all from one picture."""
         status = self._sources.engine.status()
         counts = self._sources.engine.counters
-        yield from state_families(status)
-        yield from recovery_families(status)
-        yield from checkpoint_families(status, counts)
-        yield from capacity_families(status)
-        yield from request_families(counts)
-        yield from verification_families(status)
-        yield from io_families(self._sources.io)
-        yield from http_families(self._sources.http)
+        yield "State", state_families(status, self._sources.started_at)
+        yield "Recovery", recovery_families(status)
+        yield "Checkpoints and journal", checkpoint_families(status, counts)
+        yield "Capacity", capacity_families(status)
+        yield "Reads, puts, deletes, evictions", request_families(counts)
+        yield "Verification", verification_families(status)
+        yield "Device", io_families(self._sources.io)
+        yield "Events", event_families(self._sources.engine.events)
+        yield "HTTP", http_families(self._sources.http)
 
 
 class MetricsPage:

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import InfoMetricFamily, Metric
 
-from metrics.families import PREFIX, add_durations, counter, counters, gauge, gauges, histogram
+from metrics.families import PREFIX, add_durations, counter, counters, gauge, gauges, histogram, labelled_gauges
 from storage.counters import EngineCounters
 from storage.recovery.report import RepairSource, SkipReason
-from storage.status import EngineState, EngineStatus, Reason
+from storage.status import EngineState, EngineStatus, Reason, accepts_mutations
 
 
-def state_families(status: EngineStatus) -> Iterator[Metric]:
+def state_families(status: EngineStatus, started_at: float) -> Iterator[Metric]:
     yield InfoMetricFamily(
         PREFIX + "build",
         "The running version and how it does its I/O.",
@@ -24,6 +24,7 @@ def state_families(status: EngineStatus) -> Iterator[Metric]:
             "direct_io": str(status.device.direct_io).lower(),
         },
     )
+    yield gauge("start_time_seconds", "When the daemon was started, in seconds since 1970.", started_at)
     yield gauges(
         "engine_state",
         "1 for the state the engine is in.",
@@ -35,6 +36,12 @@ def state_families(status: EngineStatus) -> Iterator[Metric]:
         "1 for each reason why the engine is degraded or read-only.",
         "reason",
         {reason.value: float(reason in status.reasons) for reason in Reason},
+    )
+
+    yield gauge(
+        "ready",
+        "1 while reads and mutations are accepted, which is when /readyz answers 200.",
+        accepts_mutations(status.state, status.reasons),
     )
 
 
@@ -97,6 +104,7 @@ def capacity_families(status: EngineStatus) -> Iterator[Metric]:
     capacity = status.capacity
     slots = {name: count for name, count in dataclasses.asdict(capacity.slots).items() if name != "total"}
     yield gauges("slots", "Slots by state.", "state", slots)
+    yield class_slots(status)
     yield gauge("entries", "Live entries.", capacity.slots.live)
     yield gauge("payload_bytes", "Bytes of the live entries' values.", capacity.payload_bytes)
     yield gauge("used_bytes", "Bytes of the live entries' slots.", capacity.used_bytes)
@@ -110,11 +118,37 @@ def capacity_families(status: EngineStatus) -> Iterator[Metric]:
     yield gauge("buffer_waiting_requests", "Requests that wait for such memory.", status.buffers.waiting)
 
 
+def class_slots(status: EngineStatus) -> Metric:
+    return labelled_gauges(
+        "class_slots",
+        "Slots of each slot class by state.",
+        ["slot_bytes", "state"],
+        (
+            ((str(kind.slot_bytes), name), count)
+            for kind in status.classes
+            for name, count in dataclasses.asdict(kind.slots).items()
+            if name != "total"
+        ),
+    )
+
+
 def request_families(counts: EngineCounters) -> Iterator[Metric]:
     yield counters("lookups", "Reads by what they found.", "result", counts.lookups)
     yield counters("puts", "Puts by how they ended.", "result", counts.puts)
+    yield counters(
+        "put_rejections",
+        "Puts refused before their body was read, by the error's code: the refused ones of puts_total.",
+        "reason",
+        counts.put_rejections,
+    )
     yield counters("deletes", "Deletes by how they ended.", "result", counts.deletes)
     yield counters("evictions", "Entries removed to make room.", "reason", counts.evictions)
+    yield counter("slabs_taken", "Slabs that one slot class had to give to another.", counts.slabs_taken)
+    yield counter(
+        "eviction_failures",
+        "Times that room could not be made because the journal or the device failed.",
+        counts.eviction_failures,
+    )
     yield counters("corruptions", "Damage found while running.", "where", counts.corruptions)
 
 

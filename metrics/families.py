@@ -20,6 +20,15 @@ def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Gau
     return family
 
 
+def labelled_gauges(
+    name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+    for label_values, number in values:
+        family.add_metric(label_values, number)
+    return family
+
+
 def counter(name: str, text: str, value: int) -> CounterMetricFamily:
     """``name`` without ``_total``: the library appends it."""
     return CounterMetricFamily(PREFIX + name, text, value=value)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from storage.counters import EngineCounters
 from storage.device.counters import IoCounters
+from storage.events import EventFeed
 from storage.status import EngineStatus
 
 
 class CountingEngine(Protocol):
     @property
     def counters(self) -> EngineCounters: ...
+    @property
+    def events(self) -> EventFeed: ...
     def status(self) -> EngineStatus: ...
 
 
@@ -40,3 +44,5 @@ class MetricsSources:
     engine: CountingEngine
     io: IoCounters
     http: HttpCounts
+    started_at: float = field(default_factory=time.time)
+    """When the daemon began, in seconds since 1970."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,7 @@ from metrics.collector import MetricsPage
 from metrics.sources import MetricsSources
 from storage.counters import EngineCounters
 from storage.device.counters import ERROR_NAMES, IoCounters, OpKind
+from storage.events import EventFeed
 from storage.recovery.report import RepairSource, SkipReason
 from storage.status import (
     AutoCheckpoint,
@@ -49,10 +51,15 @@ class Engine:
 
     def __init__(self) -> None:
         self.counters = EngineCounters()
+        self.events = EventFeed(1 << 16)
         self.pictures = 0
+        self.picture = self._constructed()
 
     def status(self) -> EngineStatus:
         self.pictures += 1
+        return self.picture
+
+    def _constructed(self) -> EngineStatus:
         return EngineStatus(
             state=EngineState.DEGRADED,
             reasons=[Reason.PARTIAL_RECOVERY],
@@ -158,6 +165,7 @@ def test_gauges_show_the_picture(page: Page) -> None:
         ("engine_reason", ("partial_recovery",)): 1,
         ("engine_reason", ("corruption",)): 0,
         ("namespaces", ()): 1,
+        ("ready", ()): 1,
     }
     for (name, labels), value in expected.items():
         assert samples["rawblockd_" + name, labels] == value, name
@@ -176,6 +184,7 @@ def test_closed_sets_are_present_from_the_start(page: Page) -> None:
     for family, values in {
         "lookups_total": page.engine.counters.lookups,
         "puts_total": page.engine.counters.puts,
+        "put_rejections_total": page.engine.counters.put_rejections,
         "deletes_total": page.engine.counters.deletes,
         "evictions_total": page.engine.counters.evictions,
         "corruptions_total": page.engine.counters.corruptions,
@@ -203,6 +212,9 @@ def test_closed_sets_are_present_from_the_start(page: Page) -> None:
 def test_counters_count(page: Page) -> None:
     page.engine.counters.lookups["hit"] += 5
     page.engine.counters.journal_rows += 2
+    page.engine.counters.eviction_failures += 3
+    for code in ("full", "full", "an error of another day"):
+        page.engine.counters.put_refused(code)
     page.io.record(OpKind.READ, 4096, 0.0003)
     page.io.record(OpKind.WRITE, 4096, 0.2, 5)
     page.http.declare("/v1/kv/{namespace}/{key}", ["GET"])
@@ -210,6 +222,10 @@ def test_counters_count(page: Page) -> None:
     samples = page.samples()
     assert samples["rawblockd_lookups_total", ("hit",)] == 5
     assert samples["rawblockd_journal_rows_total", ()] == 2
+    assert samples["rawblockd_eviction_failures_total", ()] == 3
+    assert samples["rawblockd_puts_total", ("refused",)] == 3
+    assert samples["rawblockd_put_rejections_total", ("full",)] == 2
+    assert samples["rawblockd_put_rejections_total", ("other",)] == 1
     assert samples["rawblockd_io_bytes_total", ("read",)] == 4096
     assert samples["rawblockd_io_bytes_total", ("write",)] == 0
     families = page.families()
@@ -248,3 +264,21 @@ def test_nothing_that_libraries_register_globally_leaks_in(page: Page) -> None:
     names = set(page.families())
     assert not {name for name in names if not name.startswith(("rawblockd_", "process_"))}
     assert "process_resident_memory_bytes" in names
+
+
+def test_the_start_is_the_same_in_each_scrape(page: Page) -> None:
+    """A restart loop is seen by this number's changes."""
+    first, second = (page.samples()["rawblockd_start_time_seconds", ()] for _ in range(2))
+    assert first == second
+    assert abs(first - time.time()) < 3600
+
+
+@pytest.mark.parametrize("state", EngineState)
+def test_ready_is_what_the_readiness_probe_says(page: Page, state: EngineState) -> None:
+    picture = page.engine.status()
+    picture.state, picture.reasons = state, []
+    page.engine.picture = picture
+    expected = state in (EngineState.READY, EngineState.DEGRADED)
+    assert page.samples()["rawblockd_ready", ()] == expected
+    picture.reasons = [Reason.JOURNAL_UNAVAILABLE]
+    assert page.samples()["rawblockd_ready", ()] == (state is EngineState.READY)

@@ -17,6 +17,7 @@ skipped record                                ``deleted`` (recovery), if it is c
                                               nobody's index can be right, and all resync
 live, with a restored record                  ``stored`` (recovery)
 namespace wiped                               ``wiped``
+namespace of a committed import               ``imported``: its entries are told by a listing
 ============================================  ===================================================================
 """
 
@@ -26,8 +27,8 @@ import contextlib
 import struct
 from collections.abc import Callable, Mapping
 
-from storage.events import DELETED, STORED, UNKNOWN_LOSS, WIPED, Event, EventFeed
-from storage.format.catalogue import NamespaceWipedRecord, RestoredRecord, SkippedRecord
+from storage.events import DELETED, IMPORTED, STORED, UNKNOWN_LOSS, WIPED, Event, EventFeed
+from storage.format.catalogue import NamespaceRecord, NamespaceWipedRecord, RestoredRecord, SkippedRecord
 from storage.format.layout import Undecodable
 from storage.format.row import ROW_STRUCT, FreeReason, QuarantineReason, Row, SlotState, decode_row
 from storage.journal import Unit
@@ -136,6 +137,8 @@ class Announcer:
         for record in unit.records:
             if isinstance(record, NamespaceWipedRecord):
                 self._wiped(record, time)
+            elif isinstance(record, NamespaceRecord):
+                self._named(record, time)
             elif isinstance(record, SkippedRecord):
                 self._skipped(record, time)
             elif isinstance(record, RestoredRecord):
@@ -149,6 +152,8 @@ class Announcer:
             if namespace is None or (starting and row[0] != _LIVE):
                 # Wiped, or never used; or freed before already: a start restates slots that the journal has wrong.
                 continue
+            if namespace.settings.importing:
+                continue  # nobody's entries yet
             event = self._rows.event(row, namespace.name, reason, unit.key if row[6] == unit.digest else b"", time)
             if event is not None:
                 self._feed.append(event)
@@ -165,8 +170,14 @@ class Announcer:
             gone = Event(row.seq, DELETED, namespace, write_id, RECOVERY, slab=row.slab, slot=row.slot, time=time)
             self._feed.append(gone)
 
+    def _named(self, record: NamespaceRecord, time: float) -> None:
+        known = self._namespaces.get(record.namespace_id)
+        if known is not None and known.settings.importing:
+            self._feed.append(Event(record.seq, IMPORTED, record.name, time=time))
+
     def _wiped(self, record: NamespaceWipedRecord, time: float) -> None:
-        name = self._name_of(record.namespace_id)
+        known = self._namespaces.get(record.namespace_id)
+        name = known.name if known is not None and not known.settings.importing else ""
         if name:
             self._feed.append(Event(record.seq, WIPED, name, time=time))
 

@@ -23,6 +23,7 @@ from storage.examine import FreeSlotExaminer
 from storage.health import DeviceHealth
 from storage.holds import Holds
 from storage.identity import Identity
+from storage.imports import Imports
 from storage.index import Index
 from storage.journal import GROUP_BYTES, Journal
 from storage.known_keys import KnownKeys
@@ -81,6 +82,7 @@ class Machine:
     namespaces: NamespaceChanges
     leases: Leases
     snapshots: Snapshots
+    imports: Imports
     listings: Listings
     partial: PartialRecovery
     checkpointer: Checkpointer
@@ -120,12 +122,14 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
     namespaces = NamespaceChanges(index, commit)
     leases = Leases(index, space.let_go, time.monotonic)
     snapshots = Snapshots(index, lambda: journal.published_seq, space.pulse, around.clock, time.monotonic)
-    holds = Holds(leases, snapshots)
     commit.quotas.may_go = space.may_go
-    commit.quotas.holder = space.holder = holds.holder
-    space.held_in, space.held_slots = holds.in_slab, holds.slots_of_class
     space.wiped_rows = namespaces.rows_to_free
     write_path = _write_path(around, index, commit, journal, space, identity, namespaces)
+    batch_writes = BatchWrites(write_path, commit)
+    imports = Imports(index, identity, namespaces, write_path, batch_writes, time.monotonic)
+    holds = Holds(index, leases, snapshots, imports)
+    commit.quotas.holder = space.holder = holds.holder
+    space.held_in, space.held_slots = holds.in_slab, holds.slots_of_class
     partial = PartialRecovery(recovered, index, commit, journal, around.clock)
     if partial.unknown_loss:
         wait = around.options.wait_timeout_seconds
@@ -163,11 +167,12 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
         read_path=read_path,
         write_path=write_path,
         batch_reads=BatchReads(read_path, index, commit, identity, around.counters),
-        batch_writes=BatchWrites(write_path, commit),
+        batch_writes=batch_writes,
         entry_changes=EntryChanges(index, identity, commit, journal, read_path, write_path, around.counters),
         namespaces=namespaces,
         leases=leases,
         snapshots=snapshots,
+        imports=imports,
         listings=Listings(index, commit, read_path, write_path.known_keys),
         partial=partial,
         checkpointer=checkpointer,

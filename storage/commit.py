@@ -324,6 +324,22 @@ class Commit:
         self._wiping[namespace_id] = unit
         return unit
 
+    def bind_import(self, namespace: Namespace, settings: NamespaceSettings, replaced: Namespace | None) -> Unit:
+        """Join, in one unit, the end of a namespace and the beginning of what an import gathered in its place.
+
+        Raises JournalUnavailable.
+        """
+        self.journal.check_available()
+        unit = Unit(privileged=True)
+        if replaced is not None:
+            unit.records.append(NamespaceWipedRecord(self.journal.draw_seq(), replaced.namespace_id))
+            self._wiping[replaced.namespace_id] = unit
+        unit.last_seq = self.journal.draw_seq()
+        encoded = encode_settings(settings)
+        unit.records.append(NamespaceRecord(unit.last_seq, namespace.namespace_id, namespace.name, encoded))
+        self.journal.join(unit)
+        return unit
+
     def wiping(self, namespace_id: int) -> Unit | None:
         """The wipe of a namespace that has joined and is not durable yet."""
         return self._wiping.get(namespace_id)

@@ -32,6 +32,7 @@ from storage.events import Event, EventFeed
 from storage.format.parts import Part
 from storage.format.row import Row
 from storage.health import DeviceHealth
+from storage.imports import Difference, ImportPolicy, ImportResult, ImportView, Upload
 from storage.leases import Held, LeaseResult, LeaseView
 from storage.listing import ListingPage
 from storage.namespace_settings import DEFAULT_SETTINGS, NamespaceSettings, expiry_of
@@ -116,6 +117,9 @@ class Engine:
         self._run_on(machine)
         self.step("start_recovered")
         await write_start(self._device, recovered, machine, self.step)
+        for gathered in self._index.namespaces.importing():
+            await machine.namespaces.drop_import(gathered)
+        machine.namespaces.free_soon()
         self._space.settle()
         await self._health.self_test(self._device, self._index.geometry, self._internal)
         return recovered
@@ -166,6 +170,7 @@ class Engine:
         if running:
             await self._maintenance.stop()
             await self._write_path.close()
+            await self._parts.imports.close()
             await self._parts.batch_writes.close()
             await self._parts.namespaces.close()
             await self._space.close()
@@ -250,12 +255,13 @@ class Engine:
         Raises EntryNotFound, EntryCorrupt, EntryUnreadable, LeaseNotFound, Busy, Starting.
         """
         self._check_readable()
-        return await self._read_path.open(namespace, key, header_only=sparse, leased=self._leased(lease_id, key))
+        leased = self._leased(namespace, lease_id, key)
+        return await self._read_path.open(namespace, key, header_only=sparse, leased=leased)
 
     async def head(self, namespace: str, key: bytes, *, lease_id: str = "") -> EntryInfo:
         """What is known of an entry without its payload. Raises as ``open_read``."""
         self._check_readable()
-        leased = self._leased(lease_id, key)
+        leased = self._leased(namespace, lease_id, key)
         reader = await self._read_path.open(namespace, key, header_only=True, leased=leased)
         reader.close()
         return reader.info
@@ -366,8 +372,9 @@ class Engine:
         """
         self._check_readable()
         if lease_id:
+            self._parts.leases.namespace_id(lease_id, namespace)
             self._parts.leases.find(lease_id, bytes(16))
-        return self._parts.batch_reads.open(namespace, keys, lambda key: self._leased(lease_id, key))
+        return self._parts.batch_reads.open(namespace, keys, lambda key: self._leased(namespace, lease_id, key))
 
     async def commit_many(self, puts: Sequence[PutSession]) -> list[PutResult | RawblockdError]:
         """Finish staged puts by one write of the journal: the result or the error of each, in order."""
@@ -501,11 +508,50 @@ class Engine:
                     self._parts.snapshots.used(snapshot)
                     yield int(part[offset]), held[offset][1], reader
 
-    def _leased(self, lease_id: str, key: bytes) -> Held | None:
+    # -- imports --------------------------------------------------------------------------------------------------
+
+    async def begin_import(self, namespace: str, *, ttl_seconds: float, owner: str = "") -> ImportView:
+        """Begin to gather the new content of a namespace with a schema. Raises NamespaceNotFound, ParameterInvalid,
+        ImportTooLarge, JournalUnavailable."""
+        self._check_writable()
+        self.namespace(namespace)
+        return await self._parts.imports.begin(namespace, ttl_seconds, owner)
+
+    def begin_import_part(self, import_id: str, part: str) -> Upload:
+        """Begin to receive a part. Raises ImportNotFound, ImportBusy, PartsInvalid."""
+        self._check_writable()
+        return self._parts.imports.begin_part(import_id, part)
+
+    async def import_differences(self, import_id: str) -> list[Difference]:
+        """For each pair of parts the keys that one has and the other lacks. Raises ImportNotFound."""
+        self._check_readable()
+        return await self._parts.imports.differences(import_id)
+
+    async def commit_import(self, import_id: str, policy: ImportPolicy) -> ImportResult:
+        """Publish an import in place of what the namespace held. Raises ImportNotFound, ImportBusy, ImportRefused,
+        PartsInvalid, QuotaExceeded, and what puts raise."""
+        self._check_writable()
+        return await self._parts.imports.commit(import_id, policy)
+
+    async def abort_import(self, import_id: str) -> None:
+        """End an import without a trace. Raises ImportNotFound, ImportBusy."""
+        self._check_writable()
+        await self._parts.imports.abort(import_id)
+
+    def import_view(self, import_id: str) -> ImportView:
+        """Raises ImportNotFound."""
+        self._check_readable()
+        return self._parts.imports.view(import_id)
+
+    def imports(self) -> list[ImportView]:
+        self._check_readable()
+        return self._parts.imports.views()
+
+    def _leased(self, namespace: str, lease_id: str, key: bytes) -> Held | None:
         """What a lease holds of a key; None without one. Raises LeaseNotFound."""
         if not lease_id:
             return None
-        namespace_id = self._parts.leases.namespace_id(lease_id)
+        namespace_id = self._parts.leases.namespace_id(lease_id, namespace)
         return self._parts.leases.find(lease_id, self._identity.digest(namespace_id, key))
 
     # -- operator -------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@
     │   ├── LengthRequired · LengthMismatch · DigestMismatch · ValueTooLarge
     │   ├── MediaTypeUnsupported · BodyInvalid · BatchTooLarge
     │   ├── NamespaceNotFound · LeaseNotFound · SnapshotNotFound
-    │   ├── PartsInvalid · SchemaConflict
+    │   ├── PartsInvalid · SchemaConflict · PartNotFound
+    │   ├── ImportNotFound · ImportBusy · ImportRefused · ImportTooLarge
     │   ├── EntryNotFound
     │   │   └── EntryCorrupt            a miss because the entry failed verification
     │   ├── PreconditionFailed · RangeUnsatisfiable
@@ -339,6 +340,32 @@ class SnapshotNotFound(RequestRefused):
     http_status = 404
 
 
+class ImportNotFound(RequestRefused):
+    code = "import_not_found"
+    sentence = "There is no import with this id; it may have expired."
+    http_status = 404
+
+
+class ImportBusy(RequestRefused):
+    code = "import_busy"
+    sentence = "The import can't take this now: a part is on its way or here already, or it is being committed."
+    http_status = 409
+
+
+class ImportRefused(RequestRefused):
+    """``fields`` count what is wrong with the lists of keys."""
+
+    code = "import_refused"
+    sentence = "The parts of the import do not fit together as the request demands."
+    http_status = 409
+
+
+class ImportTooLarge(RequestRefused):
+    code = "import_too_large"
+    sentence = "There are as many imports, or as many keys in one, as the daemon allows."
+    http_status = 413
+
+
 class PartsInvalid(RequestRefused):
     """``fields["part"]`` names the part."""
 
@@ -351,6 +378,14 @@ class SchemaConflict(RequestRefused):
     code = "schema_conflict"
     sentence = "A change of the parts of a schema takes the next schema version."
     http_status = 409
+
+
+class PartNotFound(RequestRefused):
+    """``fields["part"]`` names it; ``fields["parts"]`` are those the entry has."""
+
+    code = "part_not_found"
+    sentence = "The entry has no part of this name."
+    http_status = 404
 
 
 class EntryNotFound(RequestRefused):

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from storage.errors import Draining, Starting, TooManySubscribers
 
-STORED, DELETED, WIPED = "stored", "deleted", "wiped"
-EVENT_TYPES = (STORED, DELETED, WIPED)
+STORED, DELETED, WIPED, IMPORTED = "stored", "deleted", "wiped", "imported"
+EVENT_TYPES = (STORED, DELETED, WIPED, IMPORTED)
 
 TOO_FAR_BEHIND, AHEAD, UNKNOWN_LOSS, OTHER_DEVICE = "too_far_behind", "ahead", "unknown_loss", "other_device"
 RESYNC_REASONS = (TOO_FAR_BEHIND, AHEAD, UNKNOWN_LOSS, OTHER_DEVICE)

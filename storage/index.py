@@ -131,6 +131,7 @@ class Index:
             elif known.seq < record.seq:
                 known.settings = settings
                 known.seq = record.seq
+                self.namespaces.add(known)  # a committed import has its name now
         elif isinstance(record, SupersededRecord | SlotFailuresRecord):
             self.evidence.apply(record)
         elif isinstance(record, NamespaceWipedRecord):

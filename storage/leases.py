@@ -169,10 +169,11 @@ class Leases:
             raise LeaseNotFound
         return lease.rows.get(digest)
 
-    def namespace_id(self, lease_id: str) -> int:
-        """The namespace of the lease's entries, which may be wiped by now. Raises LeaseNotFound."""
+    def namespace_id(self, lease_id: str, namespace: str) -> int:
+        """The id that the leased namespace had. Raises LeaseNotFound, also if the lease is another namespace's: who may
+        read one must not read another through a lease (B1)."""
         lease = self._leases.get(lease_id)
-        if lease is None:
+        if lease is None or lease.namespace != namespace:
             raise LeaseNotFound
         return lease.namespace_id
 

@@ -15,6 +15,10 @@ TTL_MAX_SECONDS = 2**31 - 1
 """68 years, the largest age HTTP caches must understand (RFC 9111, 1.2.2). Expiries are 32-bit seconds since 1970: a
 put until 2038 may ask for as much."""
 
+IMPORTS_MAX = 4
+IMPORT_KEYS_MAX = 8_000_000
+"""Keys of all parts of one import together, about 80 B each besides their own bytes: 640 MB."""
+IMPORT_KEY_BYTES_MAX = 512 << 20
 SNAPSHOTS_MAX = 8
 """Each copies the rows of its namespace: 65 B an entry, so at most eight times the index."""
 LEASES_MAX = 4096

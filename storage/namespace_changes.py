@@ -7,11 +7,20 @@ name can be used again, under another id. The rows themselves are freed behind i
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 
 from storage.commit import Commit
-from storage.errors import Busy, JournalUnavailable, NamespaceNotFound, NamespacesFull, SchemaConflict
+from storage.errors import (
+    Busy,
+    JournalUnavailable,
+    NamespaceNotFound,
+    NamespacesFull,
+    NamespaceWiped,
+    QuotaExceeded,
+    SchemaConflict,
+)
 from storage.format.catalogue import encode_record
 from storage.format.geometry import NO_CLASS
 from storage.format.row import FreeReason, SlotState
@@ -88,6 +97,40 @@ class NamespaceChanges:
         del self._creating[name]
         if not future.cancelled():
             future.exception()  # whoever waited has it; nobody waiting is no error
+
+    async def begin_import(self, name: str, settings: NamespaceSettings) -> Namespace:
+        """A namespace without a name, durably; it is wiped by the next start unless it is bound before.
+
+        Raises NamespacesFull, JournalUnavailable.
+        """
+        # The quota is the name's: it decides when the name is given.
+        unbounded = replace(settings, quota_bytes=None, quota_entries=None, importing=True)
+        namespace_id = await self._make(name, unbounded)
+        return self._index.namespaces.by_id[namespace_id]
+
+    async def bind(self, namespace: Namespace) -> None:
+        """Give what an import gathered its name, in place of what had it, by one durable record.
+
+        All of it is flushed before, so that after a power loss, too, the record is there with every entry or not at
+        all. Raises QuotaExceeded, NamespaceWiped, JournalUnavailable, FlushFailed; then nothing has changed.
+        """
+        await self._commit.journal.flush()
+        replaced = self._index.namespaces.by_name.get(namespace.name)
+        if replaced is None or self._commit.wiping(replaced.namespace_id) is not None:
+            raise NamespaceWiped(namespace.name)
+        bound = replace(replaced.settings, importing=False)
+        candidate = Namespace(namespace.namespace_id, namespace.name, bound)
+        if any(candidate.over(namespace.joined_entries, namespace.joined_bytes)):
+            raise QuotaExceeded(f"{namespace.entries} entries in {namespace.used_bytes} bytes of slots")
+        await wait_all([self._commit.bind_import(namespace, bound, replaced)])
+        await self._commit.journal.flush()
+        self.free_soon()
+
+    async def drop_import(self, namespace: Namespace) -> None:
+        """Wipe what an import gathered. Raises JournalUnavailable."""
+        if namespace.namespace_id in self._index.namespaces.by_id:
+            await wait_all([self._commit.wipe(namespace.namespace_id)])
+            self.free_soon()
 
     # -- settings -------------------------------------------------------------------------------------------------
 

@@ -51,6 +51,8 @@ class NamespaceSettings:
     on_missing: OnMissing = OnMissing.REJECT
     schema_version: int = 0
     """Raised by one with each change of ``parts``; records of older versions stay as they are."""
+    importing: bool = False
+    """Not a namespace yet but what an import has gathered so far; it has no name to others before it is committed."""
 
     @property
     def has_quota(self) -> bool:
@@ -94,6 +96,7 @@ CODES = {
     "parts": "ps",
     "on_missing": "om",
     "schema_version": "sv",
+    "importing": "im",
 }
 """Names on the device, short: with all of them set, but without a schema, a record takes 225 of the 256 bytes that each
 namespace has in the catalogue: settings 1 + 8 x 3 + values 9 + 9 + 5 + 5 + 1 + 1 + 8 + 3 = 66, name 130, length 2,
@@ -127,7 +130,7 @@ def decode_settings(encoded: dict[str, int | str]) -> NamespaceSettings:
         name = _NAMES.get(code, "")
         if name in RANGES and type(value) is int:
             values[name] = value
-        elif name == "sliding_ttl" and type(value) is int and value == 1:
+        elif name in ("sliding_ttl", "importing") and type(value) is int and value == 1:
             values[name] = True
         elif name == "quota_mode" and value in QuotaMode.__members__.values():
             values[name] = QuotaMode(str(value))

@@ -91,7 +91,8 @@ class Namespaces:
         self.next_id = 1
 
     def add(self, namespace: Namespace) -> None:
-        self.by_name[namespace.name] = namespace
+        if not namespace.settings.importing:
+            self.by_name[namespace.name] = namespace
         self.by_id[namespace.namespace_id] = namespace
         self.next_id = max(self.next_id, namespace.namespace_id + 1)
 
@@ -100,9 +101,14 @@ class Namespaces:
         namespace = self.by_id.pop(namespace_id, None)
         self.wiped.setdefault(namespace_id, seq)
         if namespace is not None:
-            del self.by_name[namespace.name]
+            if self.by_name.get(namespace.name) is namespace:
+                del self.by_name[namespace.name]
             if namespace.entries:
                 self.dying[namespace_id] = namespace
+
+    def importing(self) -> list[Namespace]:
+        """What imports have gathered so far."""
+        return [namespace for namespace in self.by_id.values() if namespace.settings.importing]
 
     def forget_wiped(self, through_seq: int) -> None:
         """No copy and no row of the journal speaks of ids that were wiped up to a seq and have no rows any more."""

@@ -184,6 +184,10 @@ def engine_status(
         + [
             HoldStatus("snapshot", v.owner, v.namespace, v.entries, v.held_bytes, v.expires_in_seconds, v.freed_bytes)
             for v in machine.snapshots.views()
+        ]
+        + [
+            HoldStatus("import", v.owner, v.namespace, 0, v.held_bytes, v.expires_in_seconds)
+            for v in machine.imports.views()
         ],
         device=device_status(device, machine.uuid, machine.index.geometry.block_bytes),
         buffers=BufferStatus(machine.arena.total_bytes, machine.arena.used_bytes, machine.arena.waiting),

@@ -58,6 +58,10 @@ class SlotTable:
         slab, page_in_slab = divmod(page, self.geometry.pages_per_slab)
         return slab, page_in_slab * self.geometry.rows_per_page + line - 1
 
+    def slabs_of(self, row_ids: RowIds) -> RowIds:
+        """The slab of each row."""
+        return row_ids // (self._lines_per_page * self.geometry.pages_per_slab)
+
     def page_of(self, row_id: int) -> int:
         return row_id // self._lines_per_page
 

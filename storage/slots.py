@@ -30,7 +30,9 @@ class Slots:
         self._limbo_held: set[int] = set()
         self._holds: dict[int, int] = {}
         self._held_at_once: npt.NDArray[np.uint8] | None = None
-        """Holds of snapshots per row, made when the first one needs it."""
+        """Holds of snapshots and imports per row, made when the first one needs it."""
+        self.held_in_slab: npt.NDArray[np.int64] = np.zeros(table.geometry.slabs, dtype=np.int64)
+        """How many such holds there are in each slab."""
         self.in_flight: set[int] = set()
         self.busy = array("I", bytes(4 * table.geometry.slabs))
         self.unowned: list[int] = []
@@ -176,11 +178,13 @@ class Slots:
         if self._held_at_once is None:
             self._held_at_once = np.zeros(len(self._table.lines), dtype=np.uint8)
         self._held_at_once[row_ids] += 1
+        np.add.at(self.held_in_slab, self._table.slabs_of(row_ids), 1)
 
     def let_go_all(self, row_ids: RowIds) -> int:
         """Let go of slots that ``hold_all`` holds; returns how many became free."""
         assert self._held_at_once is not None
         self._held_at_once[row_ids] -= 1
+        np.subtract.at(self.held_in_slab, self._table.slabs_of(row_ids), 1)
         waiting = np.fromiter(self._limbo_held, dtype=np.int64, count=len(self._limbo_held))
         return sum(self._release_if_let_go(row_id) for row_id in np.intersect1d(waiting, row_ids).tolist())
 

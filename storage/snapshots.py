@@ -94,7 +94,6 @@ class Snapshots:
         self._clock = clock
         self._monotonic = monotonic
         self._snapshots: dict[str, Snapshot] = {}
-        self._held_in_slab = np.zeros(index.geometry.slabs, dtype=np.int64)
 
     def take(self, namespace: Namespace, ttl_seconds: float, owner: str) -> SnapshotView:
         """Fix the namespace as it is published now. Raises ParameterInvalid, LeasesFull."""
@@ -124,7 +123,6 @@ class Snapshots:
             _checksum(rows),
         )
         self._index.slots.hold_all(row_ids)
-        np.add.at(self._held_in_slab, rows["slab"], 1)
         self._snapshots[snapshot.snapshot_id] = snapshot
         return self._view(snapshot)
 
@@ -150,7 +148,6 @@ class Snapshots:
             self._end(snapshot)
 
     def _end(self, snapshot: Snapshot) -> None:
-        np.subtract.at(self._held_in_slab, snapshot.rows["slab"], 1)
         if self._index.slots.let_go_all(snapshot.row_ids):
             self._pulse()
 
@@ -174,14 +171,6 @@ class Snapshots:
     def views(self) -> list[SnapshotView]:
         self.end_expired()
         return [self._view(snapshot) for snapshot in self._snapshots.values()]
-
-    def in_slab(self, slab: int) -> bool:
-        """Whether a slot of the slab is held."""
-        return bool(self._held_in_slab[slab])
-
-    def slots_of_class(self, slot_class: int) -> int:
-        """Held slots of a class."""
-        return int(self._held_in_slab[self._index.table.slab_class == slot_class].sum())
 
     def holder(self) -> tuple[int, str]:
         """Bytes and owner of the snapshot that holds most; 0 and empty if there is none."""

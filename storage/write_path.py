@@ -93,14 +93,18 @@ class WritePath:
         parts: Sequence[Part] = (),
         durability: Durability = Durability.JOURNAL,
         conditions: Conditions = UNCONDITIONAL,
+        import_id: int = 0,
     ) -> PutSession:
-        """Reserve a slot and the first buffer. Raises what a put can be refused with before its body is read."""
+        """Reserve a slot and the first buffer. Raises what a put can be refused with before its body is read.
+
+        ``import_id`` is the namespace id of an import, whose records bear the name they will have.
+        """
         check_key(key)
         check_metadata(content_type, metadata)
         if not 0 <= expires_at <= EXPIRES_MAX:
             raise MetadataInvalid("the expiry lies behind the year 2105")
         stored_ms = int(self._clock() * 1000)
-        missing = self._check_parts(namespace, parts, payload_bytes)
+        missing = [] if import_id else self._check_parts(namespace, parts, payload_bytes)
         given_bytes, payload_bytes = payload_bytes, payload_bytes + sum(spec.part.size_bytes for spec in missing)
         all_parts = (*parts, *(spec.part for spec in missing))
         packed_map = encode_map(RecordMap(key, namespace, stored_ms, content_type, metadata, all_parts))
@@ -112,7 +116,7 @@ class WritePath:
             durability = Durability.JOURNAL  # a condition is decided when the row joins, so the answer waits for it
         if durability is not Durability.NONE:
             self._journal.check_available()
-        namespace_id = await self._namespaces.find_or_create(namespace)
+        namespace_id = import_id or await self._namespaces.find_or_create(namespace)
         digest = self.identity.digest(namespace_id, key)
         self._check_quota(namespace_id, digest, self._index.geometry.class_bytes[slot_class])
         if conditions is not UNCONDITIONAL:
@@ -192,6 +196,9 @@ class WritePath:
 
     def place_of(self, row_id: int) -> tuple[int, int]:
         return self._index.table.place_of(row_id)
+
+    def class_bytes(self, slot_class: int) -> int:
+        return self._index.geometry.class_bytes[slot_class]
 
     def slot_class(self, slab: int) -> int:
         return int(self._index.table.slab_class[slab])

@@ -39,6 +39,13 @@ class Fingerprints:
     def resize(self, window: int) -> None:
         """Remember so many keys from now on."""
         self.window = window
+        if not self._added:
+            places = _SIZE_MIN
+            while places * 3 < window * 4:
+                places *= 2
+            if places != len(self._table):
+                self._table = np.zeros(places, dtype=np.uint32)
+                self._use_table()
         while len(self._table) * 3 < window * 4:
             self._grow()
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.announcing import RowReader, fields_of, skipped_event
-from storage.events import DELETED, STORED, TOO_FAR_BEHIND, UNKNOWN_LOSS, WIPED, Event, History
+from storage.events import DELETED, IMPORTED, STORED, TOO_FAR_BEHIND, UNKNOWN_LOSS, WIPED, Event, History
 from storage.format.catalogue import (
     CatalogueRecord,
     NamespaceRecord,
@@ -27,6 +27,7 @@ from storage.format.catalogue import (
 from storage.format.row import ROW_STRUCT, Row, Rows, SlotState, plausible
 from storage.index import Index
 from storage.journal import JournalPosition
+from storage.namespace_settings import decode_settings
 from storage.recovery.journal_scan import FoundJournal, JournalContent
 from storage.recovery.replay import row_ids_of
 
@@ -96,8 +97,16 @@ class _HistoryReader:
         self._rows, self._blocks = content.rows, content.row_blocks
         self._records = {record.seq: record for _, record in content.records}
         self.names = {n.namespace_id: n.name for n in index.namespaces.by_id.values()}
-        self._wiped: set[int] = set()
+        """Namespaces whose rows say something, by id."""
         self.names |= {r.namespace_id: r.name for _, r in content.records if isinstance(r, NamespaceRecord)}
+        self._wiped: set[int] = set()
+        # What an import gathers is nobody's until a second record binds it.
+        self._importing = {n.namespace_id for n in index.namespaces.importing()}
+        self._importing |= {
+            r.namespace_id for _, r in content.records if isinstance(r, NamespaceRecord) and is_import(r)
+        }
+        for namespace_id in self._importing:
+            self.names.pop(namespace_id, None)
 
     def floor(self, last_seq: int) -> int:
         """The seq behind which nothing is missing up to ``last_seq``."""
@@ -114,6 +123,9 @@ class _HistoryReader:
         """Rows, each once, and records after ``floor``, in order."""
         rows = self._rows[self._rows["seq"] > floor]
         _, unique = np.unique(rows["seq"], return_index=True)
+        for seq in sorted(self._records):
+            if seq <= floor:
+                self._bind(self._records[seq])
         return rows[unique], [self._records[seq] for seq in sorted(self._records) if seq > floor]
 
     def row_ids(self, rows: Rows) -> npt.NDArray[np.int64]:
@@ -124,7 +136,7 @@ class _HistoryReader:
         """Row ids that the rows of some blocks speak of."""
         if not blocks:
             return []
-        return self.row_ids(self._rows[np.isin(self._blocks, blocks)]).tolist()
+        return [int(row_id) for row_id in self.row_ids(self._rows[np.isin(self._blocks, blocks)])]
 
     def held_before(self, floor: int, row_ids: list[int]) -> _Held:
         """What some slots held at ``floor``, as far as the journal reaches."""
@@ -179,6 +191,9 @@ class _HistoryReader:
         """``said`` are the raw rows of skipped entries told already: a compaction repeats them."""
         if isinstance(record, NamespaceWipedRecord):
             self._tell_wiped(history, record)
+        elif isinstance(record, NamespaceRecord):
+            if self._bind(record):
+                history.events.append(Event(record.seq, IMPORTED, record.name))
         elif isinstance(record, PartialRecord) and record.unknown_loss:
             _cut(history, record.seq, UNKNOWN_LOSS)
         elif isinstance(record, SkippedRecord) and record.raw not in said:
@@ -189,15 +204,29 @@ class _HistoryReader:
             else:
                 history.events.append(event)
 
+    def _bind(self, record: CatalogueRecord) -> bool:
+        """True for the record that makes what an import gathered somebody's."""
+        if not isinstance(record, NamespaceRecord) or is_import(record) or record.namespace_id not in self._importing:
+            return False
+        self._importing.discard(record.namespace_id)
+        self.names[record.namespace_id] = record.name
+        return True
+
     def _tell_wiped(self, history: History, record: NamespaceWipedRecord) -> None:
         if record.namespace_id in self._wiped:
             return
         self._wiped.add(record.namespace_id)
+        if record.namespace_id in self._importing:
+            return  # an import that was given up
         name = self.names.pop(record.namespace_id, None)  # from now on its rows say nothing more
         if name is None:
             _cut(history, record.seq, TOO_FAR_BEHIND)
         else:
             history.events.append(Event(record.seq, WIPED, name))
+
+
+def is_import(record: NamespaceRecord) -> bool:
+    return decode_settings(record.settings).importing
 
 
 def _note(held: _Held, row_id: int, row: Row) -> None:

@@ -190,9 +190,19 @@ class Rebuilder:
     # -- verdicts -------------------------------------------------------------------------------------------------
 
     def find_namespaces(self, catalogue: CatalogueState) -> None:
-        """Names and ids from the record headers; settings that only the copies had are the defaults again."""
-        for _, header in self._found:
-            if header.namespace_id not in catalogue.namespaces and header.namespace_id not in catalogue.wiped:
+        """Names and ids from the record headers; settings that only the copies had are the defaults again.
+
+        Of two ids with one name the older one has it: the other is of an import that was never committed, or its
+        commit was lost with the journal.
+        """
+        taken = {record.name for record in catalogue.namespaces.values() if "im" not in record.settings}
+        for _, header in sorted(self._found, key=lambda found: found[1].namespace_id):
+            if header.namespace_id in catalogue.namespaces or header.namespace_id in catalogue.wiped:
+                continue
+            if header.map.namespace in taken:
+                catalogue.wiped[header.namespace_id] = FIRST_SEQ
+            else:
+                taken.add(header.map.namespace)
                 record = NamespaceRecord(FIRST_SEQ, header.namespace_id, header.map.namespace, {})
                 catalogue.namespaces[header.namespace_id] = record
                 catalogue.next_namespace_id = max(catalogue.next_namespace_id, header.namespace_id + 1)

@@ -36,7 +36,9 @@ class Verdict:
         table = self._index.table
         row_ids = table.row_ids()
         live = row_ids[table.lines["state"][row_ids] == SlotState.LIVE]
-        live = live[~np.isin(table.lines["namespace_id"][live], list(self._index.namespaces.wiped))]
+        namespaces = self._index.namespaces
+        nobodys = [*namespaces.wiped, *(namespace.namespace_id for namespace in namespaces.importing())]
+        live = live[~np.isin(table.lines["namespace_id"][live], nobodys)]
         expires = table.lines["expires_at"][live]
         self._report.expired = int(((expires > 0) & (expires <= now_seconds)).sum())
         self._report.recovered = len(live) - self._report.expired

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bench.hit_ratio_replay import Replayed, oracle, replay
-from bench.hit_ratio_traces import Ids, scan_and_loop, shifting, zipf
+from bench.hit_ratio_traces import Ids, scan_and_loop, zipf
 from storage.options import EvictionPolicy
 
 REQUESTS = 9000
@@ -79,7 +79,6 @@ MODELS: dict[EvictionPolicy, Callable[[Ids, int], int]] = {
 TRACES: dict[str, Callable[[np.random.Generator], Ids]] = {
     "zipf": lambda rng: zipf(rng, OBJECTS, REQUESTS, 0.9),
     "scan and loop": lambda rng: scan_and_loop(rng, OBJECTS, REQUESTS),
-    "shifting": lambda rng: shifting(rng, OBJECTS, REQUESTS),
 }
 
 

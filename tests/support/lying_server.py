@@ -14,8 +14,8 @@ import random
 import sys
 from unittest import mock
 
+from rawblockd.entrance import Entrance
 from rawblockd.lifecycle import Daemon
-from rawblockd.listening import Listener
 from rawblockd.torture.faulty_server import flags_of, serve
 from storage.device.counters import OpKind
 from storage.device.interface import BlockDevice
@@ -64,8 +64,8 @@ class EarlyDevice(ForgetfulDevice):
 class LyingDaemon(Daemon):
     kind: type[ForgetfulDevice] | None = None
 
-    async def _serve_device(self, listener: Listener, device: BlockDevice) -> None:
-        await super()._serve_device(listener, self.kind(device) if self.kind is not None else device)
+    async def _serve_device(self, entrance: Entrance, device: BlockDevice) -> None:
+        await super()._serve_device(entrance, self.kind(device) if self.kind is not None else device)
 
 
 class SwappingPut(PutSession):

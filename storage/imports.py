@@ -1,0 +1,530 @@
+"""Import sessions: a namespace's whole content, received part by part, compared, and published by one record.
+
+Trainers save one tensor after another, each with its own list of keys. A session keeps what it receives in spools;
+nothing of it is an entry. Before the commit it tells for each pair of parts which keys are in one and not in the other.
+The commit writes complete records, in a namespace that has no name yet, and then gives it the name of the one it
+replaces: one record of the journal, before which nothing and behind which everything is visible. Whatever ends a
+session before that, a crash too, leaves a namespace without a name, which is wiped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from storage.batch_writes import BatchWrites
+from storage.errors import (
+    Busy,
+    DeviceFailed,
+    ImportBusy,
+    ImportNotFound,
+    ImportRefused,
+    ImportTooLarge,
+    ParameterInvalid,
+    PartsInvalid,
+    RawblockdError,
+    Unavailable,
+)
+from storage.identity import Identity
+from storage.index import Index
+from storage.key_lists import Digests, Positions, as_digests, missing_in, positions_in, repeated
+from storage.keys import check_key
+from storage.limits import (
+    HOLDER_MAX_CHARS,
+    IMPORT_KEY_BYTES_MAX,
+    IMPORT_KEYS_MAX,
+    IMPORTS_MAX,
+    LEASE_MAX_SECONDS,
+    TRANSFER_MAX_BYTES,
+)
+from storage.namespace_changes import NamespaceChanges
+from storage.namespaces import Namespace, NamespaceView
+from storage.put_session import PutSession
+from storage.schema import PartSpec, default_bytes
+from storage.spool import Spool
+from storage.write_path import WritePath
+
+EXAMPLES = 5
+"""Keys named in a report for each difference."""
+SPOOL_SHARE = 256
+"""A slot of a spool is at most this part of the device."""
+RECORDS_AT_ONCE = 256
+"""Records written and joined together while a session is committed."""
+
+
+class ImportPolicy(enum.StrEnum):
+    """What becomes of keys that are not in every part."""
+
+    REJECT = "reject"
+    DROP = "drop"
+    DEFAULT = "default"
+    """The schema's declared number stands in, and is counted."""
+
+
+class ImportState(enum.StrEnum):
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+
+
+@dataclass(frozen=True, slots=True)
+class PartView:
+    name: str
+    keys: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Keys that part ``has`` has and part ``lacks`` has not: how many, and some of them."""
+
+    has: str
+    lacks: str
+    keys: int
+    examples: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportView:
+    import_id: str
+    owner: str
+    namespace: str
+    state: ImportState
+    parts: tuple[PartView, ...]
+    held_bytes: int
+    expires_in_seconds: float
+    committed_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """``filled`` counts keys per part that got the declared number; ``dropped`` those that were not complete."""
+
+    namespace: NamespaceView
+    filled: dict[str, int]
+    dropped: int
+
+
+@dataclass(slots=True, eq=False)
+class _Received:
+    """One part: its keys in the order they came, and a spool with their rows."""
+
+    spec: PartSpec
+    spool: Spool
+    digests: bytearray = field(default_factory=bytearray)
+    keys: list[bytes] = field(default_factory=list)
+    complete: bool = False
+
+    def listed(self) -> Digests:
+        return as_digests(self.digests)
+
+
+@dataclass(slots=True, eq=False)
+class ImportSession:
+    import_id: str
+    owner: str
+    namespace: Namespace
+    specs: tuple[PartSpec, ...]
+    ttl_seconds: float
+    deadline: float
+    parts: dict[str, _Received] = field(default_factory=dict)
+    state: ImportState = ImportState.OPEN
+    committed_ratio: float = 0.0
+    row_ids: list[int] = field(default_factory=list)
+    """Slots of records written by the commit: held until it ends, so that nothing evicts them."""
+    receiving: str = ""
+
+
+class Upload:
+    """A part on its way in. Exactly one of ``end`` and ``abort`` ends it."""
+
+    def __init__(self, imports: Imports, session: ImportSession, received: _Received) -> None:
+        self._imports = imports
+        self._session = session
+        self._received = received
+
+    async def add(self, keys: Sequence[bytes], rows: bytes | memoryview) -> None:
+        """Append keys with their rows, as many bytes as the schema says. Raises PartsInvalid, KeyInvalid,
+        ImportTooLarge, ImportNotFound, and what reserving a slot raises."""
+        received, session = self._received, self._session
+        self._imports.use(session)
+        row_bytes = received.spec.part.size_bytes
+        if len(rows) != row_bytes * len(keys):
+            why = f"{len(keys)} keys with {len(rows)} bytes of rows of {row_bytes} bytes"
+            raise PartsInvalid(why, part=received.spec.name)
+        self._imports.check_room(session, keys)
+        for key in keys:
+            check_key(key)
+            received.digests += self._imports.digest(session, key)
+        received.keys += keys
+        await received.spool.append(memoryview(rows))
+
+    async def end(self) -> int:
+        """All of the part is here; how many keys. Raises ImportRefused for keys that came twice, WriteFailed."""
+        received = self._received
+        await received.spool.flush()
+        twice = await asyncio.to_thread(repeated, received.listed())
+        if len(twice):
+            examples = [received.keys[position] for position in twice[:EXAMPLES].tolist()]
+            self.abort()
+            raise ImportRefused(
+                f"part {received.spec.name!r} has {len(twice)} keys twice, such as {examples}",
+                part=received.spec.name,
+                repeated=len(twice),
+            )
+        received.complete = True
+        self._session.receiving = ""
+        return len(received.keys)
+
+    def abort(self) -> None:
+        """Forget what came of the part. Does nothing after ``end``."""
+        if not self._received.complete:
+            self._imports.forget_part(self._session, self._received)
+
+
+class Imports:
+    """All sessions. ``monotonic`` is the clock of their deadlines, in seconds."""
+
+    def __init__(
+        self,
+        index: Index,
+        identity: Identity,
+        namespaces: NamespaceChanges,
+        write_path: WritePath,
+        batch_writes: BatchWrites,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._index = index
+        self._identity = identity
+        self._namespaces = namespaces
+        self._write_path = write_path
+        self._batch_writes = batch_writes
+        self._monotonic = monotonic
+        self._sessions: dict[str, ImportSession] = {}
+        self._dropping: set[asyncio.Task[None]] = set()
+        self._opening = 0
+
+    # -- sessions -------------------------------------------------------------------------------------------------
+
+    async def begin(self, name: str, ttl_seconds: float, owner: str) -> ImportView:
+        """Begin a session for a namespace with a schema.
+
+        Raises ParameterInvalid, ImportTooLarge, JournalUnavailable.
+        """
+        namespace = self._index.namespaces.by_name[name]
+        if not namespace.settings.parts:
+            raise ParameterInvalid("an import takes a namespace with a schema", parameter="parts")
+        if not 0 < ttl_seconds <= LEASE_MAX_SECONDS:
+            raise ParameterInvalid(
+                f"a session lasts more than 0 and up to {LEASE_MAX_SECONDS:.0f} seconds", parameter="ttl_seconds"
+            )
+        if len(owner) > HOLDER_MAX_CHARS or not owner.isprintable():
+            raise ParameterInvalid(f"an owner is up to {HOLDER_MAX_CHARS} printable characters", parameter="owner")
+        self.end_expired()
+        if len(self._sessions) + self._opening >= IMPORTS_MAX:
+            raise ImportTooLarge(f"there are {IMPORTS_MAX} imports")
+        self._opening += 1
+        try:
+            gathered = await self._namespaces.begin_import(name, namespace.settings)
+        finally:
+            self._opening -= 1
+        session = ImportSession(
+            secrets.token_hex(16),
+            owner,
+            gathered,
+            namespace.settings.parts,
+            ttl_seconds,
+            self._monotonic() + ttl_seconds,
+        )
+        self._sessions[session.import_id] = session
+        return self._view(session)
+
+    def find(self, import_id: str) -> ImportSession:
+        """Raises ImportNotFound."""
+        session = self._sessions.get(import_id)
+        if session is None:
+            raise ImportNotFound
+        return session
+
+    def use(self, session: ImportSession) -> None:
+        """Its time starts anew. Raises ImportNotFound if it has ended."""
+        if self._sessions.get(session.import_id) is not session:
+            raise ImportNotFound
+        session.deadline = max(session.deadline, self._monotonic() + session.ttl_seconds)
+
+    def digest(self, session: ImportSession, key: bytes) -> bytes:
+        return self._identity.digest(session.namespace.namespace_id, key)
+
+    def check_room(self, session: ImportSession, keys: Sequence[bytes]) -> None:
+        """Raises ImportTooLarge."""
+        lists = [received.keys for received in session.parts.values()]
+        if sum(map(len, lists)) + len(keys) > IMPORT_KEYS_MAX:
+            raise ImportTooLarge(f"the keys of all parts together are up to {IMPORT_KEYS_MAX}")
+        longest = max((len(key) for key in keys), default=0)
+        if longest * IMPORT_KEYS_MAX > IMPORT_KEY_BYTES_MAX:
+            total = sum(len(key) for key in itertools.chain(keys, *lists))
+            if total > IMPORT_KEY_BYTES_MAX:
+                raise ImportTooLarge(f"the keys of all parts together are up to {IMPORT_KEY_BYTES_MAX} bytes")
+
+    def begin_part(self, import_id: str, name: str) -> Upload:
+        """Begin to receive a part. Raises ImportNotFound, ImportBusy, PartsInvalid, ValueTooLarge."""
+        session = self.find(import_id)
+        self.use(session)
+        spec = next((spec for spec in session.specs if spec.name == name), None)
+        if spec is None:
+            raise PartsInvalid(f"part {name[:64]!r} is not in the schema", part=name[:64])
+        if session.state is not ImportState.OPEN or session.receiving:
+            raise ImportBusy(session.receiving or session.state.value)
+        if name in session.parts:
+            raise ImportBusy(f"part {name!r} is here already")
+        geometry = self._index.geometry
+        area_bytes = min(TRANSFER_MAX_BYTES, geometry.slabs * geometry.slot_area_bytes // SPOOL_SHARE)
+        slot_class = geometry.class_for(max(spec.part.size_bytes, area_bytes))
+        if slot_class < 0:
+            slot_class = len(geometry.class_bytes) - 1
+        received = _Received(spec, Spool(self._write_path, slot_class, spec.part.size_bytes))
+        session.parts[name] = received
+        session.receiving = name
+        return Upload(self, session, received)
+
+    def forget_part(self, session: ImportSession, received: _Received) -> None:
+        """Give back what came of a part."""
+        received.spool.close()
+        if session.parts.get(received.spec.name) is received:
+            del session.parts[received.spec.name]
+            session.receiving = ""
+
+    # -- comparing ------------------------------------------------------------------------------------------------
+
+    async def differences(self, import_id: str) -> list[Difference]:
+        """For each pair of complete parts and each direction, the keys one has and the other lacks.
+
+        Raises ImportNotFound.
+        """
+        session = self.find(import_id)
+        self.use(session)
+        parts = [received for received in session.parts.values() if received.complete]
+        found = []
+        for one, other in itertools.permutations(parts, 2):
+            missing = await asyncio.to_thread(missing_in, one.listed(), other.listed())
+            if len(missing):
+                examples = tuple(one.keys[position] for position in missing[:EXAMPLES].tolist())
+                found.append(Difference(one.spec.name, other.spec.name, len(missing), examples))
+        return found
+
+    # -- committing -----------------------------------------------------------------------------------------------
+
+    async def commit(self, import_id: str, policy: ImportPolicy) -> ImportResult:
+        """Write the records and give the namespace its new content.
+
+        Raises ImportNotFound, ImportBusy, ImportRefused, PartsInvalid, QuotaExceeded, and what puts raise. After a
+        refusal the session is open as before; what the commit had written goes.
+        """
+        session = self.find(import_id)
+        self.use(session)
+        if session.state is not ImportState.OPEN or session.receiving:
+            raise ImportBusy(session.receiving or session.state.value)
+        plan = await self._plan(session, policy)
+        session.state = ImportState.COMMITTING
+        done = False
+        try:
+            await self._write(session, plan)
+            await self._namespaces.bind(session.namespace)
+            done = True
+        finally:
+            session.state = ImportState.COMMITTED if done else ImportState.OPEN
+            if not done:
+                await asyncio.shield(self._start_anew(session))
+        view = session.namespace.view()
+        del self._sessions[session.import_id]
+        self._let_go(session)
+        return ImportResult(view, plan.filled, plan.dropped)
+
+    async def _plan(self, session: ImportSession, policy: ImportPolicy) -> _Plan:
+        """Which records there will be. Raises ImportRefused, PartsInvalid."""
+        absent = [spec for spec in session.specs if spec.name not in session.parts]
+        if absent and policy is not ImportPolicy.DEFAULT:
+            names = [spec.name for spec in absent]
+            raise ImportRefused(f"parts {names} did not come", missing_parts=names)
+        plan = await asyncio.to_thread(_combine, list(session.parts.values()), policy)
+        for spec in session.specs:
+            if spec.name not in session.parts:
+                plan.filled[spec.name] = len(plan.keys)
+                plan.positions[spec.name] = np.full(len(plan.keys), -1, dtype=np.int64)
+        for spec in session.specs:
+            if plan.filled.get(spec.name) and spec.default is None:
+                why = f"part {spec.name!r} has no default and lacks {plan.filled[spec.name]} keys"
+                raise PartsInvalid(why, part=spec.name)
+        if policy is ImportPolicy.REJECT and plan.dropped:
+            raise ImportRefused(f"{plan.dropped} keys are not in every part", incomplete=plan.dropped)
+        return plan
+
+    async def _write(self, session: ImportSession, plan: _Plan) -> None:
+        """All records, complete ones, joined to the namespace without a name."""
+        parts = tuple(spec.part for spec in session.specs)
+        for begin in range(0, len(plan.keys), RECORDS_AT_ONCE):
+            self.use(session)
+            step = slice(begin, begin + RECORDS_AT_ONCE)
+            payloads = await self._payloads(session, plan, step)
+            puts: list[PutSession] = []
+            try:
+                for key, payload in zip(plan.keys[step], payloads, strict=True):
+                    put = await self._write_path.begin(
+                        session.namespace.name,
+                        key,
+                        len(payload),
+                        parts=parts,
+                        import_id=session.namespace.namespace_id,
+                    )
+                    puts.append(put)
+                    if payload:
+                        await put.write(payload)
+                    put.stage()
+                row_ids = [put.intent.row_id for put in puts if put.intent is not None]
+                self._index.slots.hold_all(np.array(row_ids, dtype=np.int64))
+                session.row_ids += row_ids
+                for outcome in await self._batch_writes.commit(puts):
+                    if isinstance(outcome, RawblockdError):
+                        raise outcome
+            finally:
+                for put in puts:
+                    put.abort()
+            session.committed_ratio = min(1.0, (begin + len(puts)) / max(1, len(plan.keys)))
+
+    async def _payloads(self, session: ImportSession, plan: _Plan, step: slice) -> list[bytes]:
+        """The parts of some records, one behind the other in the schema's order."""
+        columns: list[list[bytes]] = []
+        for spec in session.specs:
+            positions = plan.positions[spec.name][step]
+            received = session.parts.get(spec.name)
+            known = np.flatnonzero(positions >= 0)
+            fill = default_bytes(spec) if spec.default is not None else b""
+            column = [fill] * len(positions)
+            if received is not None and len(known):
+                rows = await received.spool.read(positions[known])
+                for index, row in zip(known.tolist(), rows, strict=True):
+                    column[index] = row
+            columns.append(column)
+        return [b"".join(row) for row in zip(*columns, strict=True)]
+
+    async def _start_anew(self, session: ImportSession) -> None:
+        """A commit failed: what it wrote goes with its namespace, the session goes on with another one."""
+        failed = session.namespace
+        self._let_go(session)
+        session.committed_ratio = 0.0
+        try:
+            await self._namespaces.drop_import(failed)
+            known = self._index.namespaces.by_name.get(failed.name)
+            settings = known.settings if known is not None else failed.settings
+            session.namespace = await self._namespaces.begin_import(failed.name, settings)
+            for received in session.parts.values():
+                received.digests = bytearray().join(self.digest(session, key) for key in received.keys)
+        except (Unavailable, DeviceFailed):
+            self._forget(session)
+
+    def _let_go(self, session: ImportSession) -> None:
+        """The records are the namespace's own now, or go with it."""
+        if session.row_ids:
+            self._index.slots.let_go_all(np.array(session.row_ids, dtype=np.int64))
+            session.row_ids = []
+        if session.state is ImportState.COMMITTED:
+            for received in session.parts.values():
+                received.spool.close()
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    async def abort(self, import_id: str) -> None:
+        """End a session; nothing of it stays. Raises ImportNotFound, ImportBusy, JournalUnavailable."""
+        session = self.find(import_id)
+        if session.state is ImportState.COMMITTING:
+            raise ImportBusy(session.state.value)
+        self._forget(session)
+        await self._namespaces.drop_import(session.namespace)
+
+    def end_expired(self) -> None:
+        """End sessions that nobody used for their time."""
+        now = self._monotonic()
+        for session in list(self._sessions.values()):
+            if session.deadline <= now and session.state is ImportState.OPEN:
+                self._forget(session)
+                task = asyncio.get_running_loop().create_task(self._drop(session))
+                self._dropping.add(task)
+                task.add_done_callback(self._dropping.discard)
+
+    async def _drop(self, session: ImportSession) -> None:
+        try:
+            await self._namespaces.drop_import(session.namespace)
+        except (Busy, Unavailable):
+            return  # the next start wipes it
+
+    def _forget(self, session: ImportSession) -> None:
+        self._sessions.pop(session.import_id, None)
+        for received in session.parts.values():
+            received.spool.close()
+        session.parts.clear()
+
+    async def close(self) -> None:
+        """End everything; the next start wipes what is left."""
+        for session in list(self._sessions.values()):
+            self._forget(session)
+        if self._dropping:
+            await asyncio.wait(self._dropping)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def view(self, import_id: str) -> ImportView:
+        """Raises ImportNotFound."""
+        return self._view(self.find(import_id))
+
+    def views(self) -> list[ImportView]:
+        return [self._view(session) for session in self._sessions.values()]
+
+    def _view(self, session: ImportSession) -> ImportView:
+        parts = tuple(PartView(n, len(r.keys), r.complete) for n, r in session.parts.items())
+        return ImportView(
+            session.import_id,
+            session.owner,
+            session.namespace.name,
+            session.state,
+            parts,
+            sum(received.spool.held_bytes for received in session.parts.values()) + session.namespace.used_bytes,
+            max(0.0, session.deadline - self._monotonic()),
+            session.committed_ratio,
+        )
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Records to be written: their keys, and for each part where the row stands in its list, -1 for the default."""
+
+    keys: list[bytes]
+    positions: dict[str, Positions]
+    filled: dict[str, int]
+    dropped: int
+
+
+def _combine(parts: list[_Received], policy: ImportPolicy) -> _Plan:
+    """Keys of all parts in the order of their first appearance; only complete ones unless defaults stand in."""
+    keys: list[bytes] = []
+    digests = np.empty((0, 2), dtype=np.uint64)
+    for received in parts:
+        listed = received.listed()
+        fresh = missing_in(listed, digests)
+        keys += [received.keys[position] for position in fresh.tolist()]
+        digests = np.concatenate((digests, listed[fresh]))
+    positions = {received.spec.name: positions_in(digests, received.listed()) for received in parts}
+    incomplete = np.zeros(len(keys), dtype=bool)
+    for found in positions.values():
+        incomplete |= found < 0
+    dropped = int(incomplete.sum())
+    if policy is ImportPolicy.DEFAULT:
+        return _Plan(keys, positions, {name: int((found < 0).sum()) for name, found in positions.items()}, 0)
+    whole = np.flatnonzero(~incomplete)
+    kept = {name: found[whole] for name, found in positions.items()}
+    return _Plan([keys[position] for position in whole.tolist()], kept, {}, dropped)

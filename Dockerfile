@@ -1,28 +1,33 @@
-# The device is given to the container: docker run --device /dev/nvme1n1 -e RAWBLOCKD_DEVICE=/dev/nvme1n1 …
-# (with --group-add for the device's group), or a volume is mounted at /var/lib/rawblockd for a file.
-# io_uring is not in Docker's default seccomp profile: without it the thread engine serves.
+# rawblockd in a container: how to run it, with a volume or with a device, is in docs/deployment.md.
 
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /build
-RUN python -m venv /opt/rawblockd
-COPY requirements.lock ./
-RUN /opt/rawblockd/bin/pip install --no-cache-dir --quiet --constraint requirements.lock hatchling
-COPY pyproject.toml LICENSE ./
-COPY rawblockd rawblockd
-COPY api api
-COPY storage storage
-COPY metrics metrics
-RUN /opt/rawblockd/bin/pip wheel --no-cache-dir --quiet --no-deps --no-build-isolation --wheel-dir /wheel . \
-    && python -m venv --clear /opt/rawblockd \
-    && /opt/rawblockd/bin/pip install --no-cache-dir --quiet --constraint requirements.lock /wheel/*.whl
+COPY . .
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv tools \
+    && tools/bin/pip install --quiet --constraint requirements.lock hatchling \
+    && tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir wheel .
+# What is served from has no pip: the one of the tools installs there.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/rawblockd \
+    && tools/bin/pip --python /opt/rawblockd/bin/python install --quiet --constraint requirements.lock wheel/*.whl
 
 FROM python:3.11-slim-bookworm
-# blkid's library knows foreign signatures; it is part of the base image, but the cache relies on it.
-RUN apt-get update && apt-get install --yes --no-install-recommends libblkid1 && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 8790 --home-dir /var/lib/rawblockd --create-home rawblockd
+# libblkid knows foreign content, so that it is refused; the base image has it, and a build without it must fail.
+RUN useradd --system --uid 8790 --user-group --home-dir /var/lib/rawblockd --create-home rawblockd \
+    && python -c "import ctypes; ctypes.CDLL('libblkid.so.1')"
 COPY --from=build /opt/rawblockd /opt/rawblockd
-ENV PATH=/opt/rawblockd/bin:$PATH PYTHONUNBUFFERED=1 RAWBLOCKD_HOST=0.0.0.0 RAWBLOCKD_LOG_FORMAT=json
-USER rawblockd
+# A file on the volume, unless RAWBLOCKD_DEVICE names a device that the container was given; devices are never formatted
+# on the way. 0.0.0.0 is refused as long as there is no RAWBLOCKD_TOKEN_FILE, unless RAWBLOCKD_ALLOW_OPEN_ACCESS=true
+# says that only trusted machines can reach the port.
+ENV PATH=/opt/rawblockd/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    RAWBLOCKD_DEVICE=/var/lib/rawblockd/cache \
+    RAWBLOCKD_CREATE=true \
+    RAWBLOCKD_SIZE=1GiB \
+    RAWBLOCKD_HOST=0.0.0.0 \
+    RAWBLOCKD_LOG_FORMAT=json
+USER 8790:8790
 VOLUME /var/lib/rawblockd
 EXPOSE 8790
 STOPSIGNAL SIGTERM

@@ -151,7 +151,7 @@ def test_nobody_answers(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["nonsense", "https://127.0.0.1", "unix://relative", "http://h:x", "http://h/path", ""]
+    "wrong", ["nonsense", "ftp://127.0.0.1", "unix://relative", "http://h:x", "http://h/path", ""]
 )
 def test_a_url_that_is_none(wrong: str) -> None:
     result = run("status", "--url", wrong)

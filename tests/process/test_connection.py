@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import rawblockd.connection
+from rawblockd.connection import FIELDS_MAX, HEAD_MAX_BYTES, TARGET_MAX_BYTES
 from rawblockd.http_server import HttpServer
 from rawblockd.listening import listen
 from rawblockd.settings import Settings
@@ -77,7 +78,7 @@ async def served(**settings: Any) -> AsyncIterator[Served]:
     listener = listen(loaded)
     one = Served(loaded)
     one.port = int(listener.url.rpartition(":")[2])
-    serving = asyncio.create_task(one.server.serve(sockets=[listener.socket]))
+    serving = asyncio.create_task(one.server.serve(sockets=listener.sockets))
     try:
         yield one
     finally:
@@ -131,8 +132,62 @@ async def test_a_large_head_and_large_bodies_are_no_mistake() -> None:
     async with served() as one:
         filler = "a" * 60_000
         body = b"b" * 1_000_000
-        head = f"PUT /?{filler} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        assert await one.answer(head.encode() + body) == (200, b"1000000")
+        rest = f"Host: x\r\nX: {filler}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        assert await one.answer(f"PUT / HTTP/1.1\r\n{rest}".encode() + body) == (200, b"1000000")
+
+
+def head_with(*, target: int = 1, fields: int = 2, value: int = 1) -> bytes:
+    """A whole head of these measures, and a body of ten bytes behind it."""
+    lines = ["PUT /".ljust(target + 4, "a") + " HTTP/1.1", "Content-Length: 10", "Connection: close"]
+    lines += [f"x-{number}: {'a' * value}" for number in range(fields - 2)]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + b"0123456789"
+
+
+@pytest.mark.parametrize(
+    ("measures", "codes"),
+    [
+        ({"target": TARGET_MAX_BYTES}, set()),
+        ({"target": TARGET_MAX_BYTES + 1}, {"target_too_long"}),
+        ({"fields": FIELDS_MAX}, set()),
+        ({"fields": FIELDS_MAX + 1}, {"head_too_large"}),
+        ({"fields": 12, "value": HEAD_MAX_BYTES // 10}, {"head_too_large"}),
+        # Both are true of it; which is seen first depends on how it arrives.
+        ({"target": HEAD_MAX_BYTES + 100}, {"target_too_long", "head_too_large"}),
+    ],
+)
+@pytest.mark.parametrize("piece_bytes", [1 << 20, 1000])
+async def test_a_head_is_bounded_in_all_its_measures(
+    measures: dict[str, int], codes: set[str], piece_bytes: int
+) -> None:
+    """In one piece and in many; it is refused once, and the application never hears of it."""
+    async with served() as one:
+        reader, writer = await one.connect()
+        raw = head_with(**measures)
+        for at in range(0, len(raw), piece_bytes):
+            writer.write(raw[at : at + piece_bytes])
+            await asyncio.sleep(0)
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        assert answer.count(b"HTTP/1.1 ") == 1
+        status, body = int(answer.split()[1]), answer.partition(b"\r\n\r\n")[2]
+        if not codes:
+            assert (status, body) == (200, b"10")
+        else:
+            code = json.loads(body)["code"]
+            assert code in codes
+            assert status == {"target_too_long": 414, "head_too_large": 431}[code]
+            assert one.application.events == []
+
+
+async def test_a_large_head_behind_a_request_is_refused_after_its_answer() -> None:
+    async with served() as one:
+        reader, writer = await one.connect()
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + head_with(target=TARGET_MAX_BYTES + 1))
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.count(b"HTTP/1.1 ") == 2
+        assert b"target_too_long" in answer
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTT", b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc"])

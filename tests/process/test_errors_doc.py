@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from rawblockd.documents import FOLDER, PAGES, error_classes
 from rawblockd.settings import Settings
 from storage.errors import RawblockdError
-
-UNIT = Path(__file__).parents[2] / "systemd" / "rawblockd.service"
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -41,13 +38,3 @@ def test_one_code_has_one_status() -> None:
     status_of: dict[str, int] = {}
     for _, kind in error_classes():
         assert status_of.setdefault(kind.code, kind.http_status) == kind.http_status, kind
-
-
-def test_the_unit_does_not_restart_where_it_cannot_help() -> None:
-    line = re.search(r"^RestartPreventExitStatus=(.*)$", UNIT.read_text(), re.MULTILINE)
-    assert line is not None
-    prevented = {int(code) for code in line[1].split()}
-    exit_codes = {kind.exit_code for _, kind in error_classes()}
-    assert prevented <= exit_codes
-    # A device held by another process, or one that fails, may be free or back after a while.
-    assert {code for code in exit_codes if code == 2 or 10 <= code < 40} - prevented == {11, 20, 21}

@@ -74,7 +74,7 @@ def test_sigterm_drains_and_writes_a_last_checkpoint(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "log", "--device", str(device), *FLAGS) as daemon:
         daemon.wait_ready()
         with socket.create_connection(("127.0.0.1", daemon.port), timeout=30) as client:
-            head = b"PUT /v1/kv/a/late HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
+            head = b"PUT /v1/kv/a/late HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
             client.sendall(head)
             assert client.recv(4096).startswith(b"HTTP/1.1 100")
             daemon.process.terminate()

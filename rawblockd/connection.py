@@ -17,8 +17,14 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from api.events import ENDLESS
+
 HEAD_MAX_BYTES = 64 * 1024
 """Request line and headers together. The largest legal: 3 KiB of escaped key, 8 KiB of metadata, the usual rest."""
+TARGET_MAX_BYTES = 16 * 1024
+"""Path and query: 3 KiB of escaped key, and as much again for a prefix and a cursor, with room to spare."""
+FIELDS_MAX = 128
+"""Header fields: 64 of metadata, and the usual rest."""
 EXCESS_CONNECTIONS = 64
 """Connections above max_connections that still get an answer; those beyond are closed unheard."""
 SWEEP_SLACK_SECONDS = 2.0
@@ -87,6 +93,11 @@ class Connection(HttpToolsProtocol):
         if self._refusal and self._is_idle():
             self._send_refusal()
 
+    @property
+    def is_stream(self) -> bool:
+        """True if the newest answer is one that goes on until somebody ends it."""
+        return self._running is not None and ENDLESS in self._running.scope
+
     def _is_idle(self) -> bool:
         """True if no answer is due any more."""
         return not self.pipeline and (self._running is None or self._running.response_complete)
@@ -109,12 +120,38 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_open = False
-        self._head_bytes = 0
+        head_bytes, self._head_bytes = self._head_bytes, 0
+        if self._refused or self._refuse_large_head(head_bytes):
+            return
         try:
             super().on_headers_complete()
         except httptools.HttpParserInvalidURLError:
             # Raised inside a callback it would end as a log line with a traceback: it is the client's mistake.
             self._refuse(400, "The request line is not valid.", "bad_request")
+
+    def on_body(self, body: bytes) -> None:
+        # The parser goes on with what it has although the request was refused: there is no cycle for it.
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._refused:
+            super().on_message_complete()
+
+    def _refuse_large_head(self, received_bytes: int) -> bool:
+        """True if the head is complete and too large in one of its measures. Only what was received is quick to know:
+        it holds some of the body too.
+        """
+        if len(self.url) > TARGET_MAX_BYTES:
+            self._refuse(414, "The target of the request is too long.", "target_too_long")
+        elif len(self.headers) > FIELDS_MAX:
+            self._refuse(431, "The request has too many header fields.", "head_too_large")
+        elif received_bytes > HEAD_MAX_BYTES and self._head_size_bytes() > HEAD_MAX_BYTES:
+            self._refuse(431, "The head of the request is too large.", "head_too_large")
+        return self._refused
+
+    def _head_size_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg, "bad_request")
@@ -147,6 +184,8 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse(self, status: int, title: str, code: str) -> None:
+        if self._refused:
+            return
         body = problem(status, title, code)
         head = (
             f"HTTP/1.1 {status} \r\ncontent-type: application/problem+json\r\n"
@@ -173,7 +212,11 @@ class Connection(HttpToolsProtocol):
         self.transport.write(self._refusal)
         self._refusal = b""
         # Closing with bytes unread would reset the connection, and the client might never see the answer.
-        self.transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            # TLS has no half-closed connections; its own goodbye waits for the client's.
+            self.transport.close()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import time
 from collections.abc import Generator
 from typing import Any
@@ -18,24 +19,34 @@ import uvicorn
 
 from rawblockd.connection import Connection, ConnectionLimits, connection_class
 from rawblockd.settings import Settings
+from rawblockd.tls import TlsAcceptor
 
 log = structlog.stdlib.get_logger("rawblockd.http")
 
 POLL_SECONDS = 0.02
+STREAM_GRACE_SECONDS = 1.0
 TICKS_PER_SWEEP = 10  # uvicorn ticks every 0.1 s
 
 
 class HttpServer(uvicorn.Server):
-    def __init__(self, app: Any, settings: Settings) -> None:
+    """Serves the sockets of one listener. With ``tls`` those of TCP speak TLS; Unix sockets never do.
+
+    Each server counts its own connections: what clients do at one leaves room at the operators' own.
+    """
+
+    def __init__(
+        self, app: Any, settings: Settings, *, max_connections: int | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         limits = ConnectionLimits(
-            max_connections=settings.max_connections,
+            max_connections=settings.max_connections if max_connections is None else max_connections,
             body_timeout_seconds=settings.body_timeout_seconds,
             send_timeout_seconds=settings.send_timeout_seconds,
         )
+        self._connection_class = connection_class(limits)
         super().__init__(
             uvicorn.Config(
                 app,
-                http=connection_class(limits),
+                http=self._connection_class,
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -47,6 +58,9 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._drain_timeout_seconds = settings.drain_timeout_seconds
+        self._handshake_timeout_seconds = settings.body_timeout_seconds
+        self._tls = tls
+        self._acceptors: list[TlsAcceptor] = []
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -60,16 +74,43 @@ class HttpServer(uvicorn.Server):
                     connection.sweep(now)
         return await super().on_tick(counter)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        given = sockets or []
+        speaking_tls = [one for one in given if self._tls is not None and one.family != socket.AF_UNIX]
+        await super().startup([one for one in given if one not in speaking_tls])
+        for one in speaking_tls:
+            assert self._tls is not None
+            acceptor = TlsAcceptor(one, self._make_connection, self._tls, self._handshake_timeout_seconds)
+            acceptor.start()
+            self._acceptors.append(acceptor)
+
+    def _make_connection(self) -> asyncio.Protocol:
+        return self._connection_class(self.config, self.server_state, self.lifespan.state)
+
+    def exchange_tls(self, context: ssl.SSLContext) -> None:
+        """Use another certificate from the next handshake on. Does nothing for a server without TLS."""
+        if self._tls is not None:
+            self._tls = context
+        for acceptor in self._acceptors:
+            acceptor.context = context
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, let requests end for the drain time, then cut off what is left."""
         for server in self.servers:
             server.close()
+        for acceptor in self._acceptors:
+            acceptor.stop()
+        for listening in sockets or ():
+            listening.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        deadline = time.monotonic() + self._drain_timeout_seconds
+        began = time.monotonic()
+        deadline = began + self._drain_timeout_seconds
         # uvicorn has no event for "the last connection has gone".
-        while self._busy() and time.monotonic() < deadline:  # noqa: ASYNC110
+        while self._busy() and time.monotonic() < deadline:
             await asyncio.sleep(POLL_SECONDS)
+            if time.monotonic() - began > STREAM_GRACE_SECONDS:
+                self._cut_streams()
         tasks = list(self.server_state.tasks)
         if tasks:
             log.warning("requests cut off after the drain time", requests=len(tasks))
@@ -80,6 +121,12 @@ class HttpServer(uvicorn.Server):
         # The cancelled requests release their slots and buffers before the engine stops.
         if tasks:
             await asyncio.wait(tasks, timeout=5.0)
+
+    def _cut_streams(self) -> None:
+        """Streams of events have ended; whoever has not read the end by now missed nothing that it can't ask for."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection) and connection.is_stream:
+                connection.transport.abort()
 
     def _busy(self) -> bool:
         return bool(self.server_state.tasks or self.server_state.connections)

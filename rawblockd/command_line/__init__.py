@@ -22,10 +22,12 @@ MODULES = {
     "copies": "offline",
     "repair": "repair",
     "torture": "torture",
+    "token": "token",
     "recovery": "daemon",
     "checkpoint": "daemon",
     "status": "daemon",
     "health": "daemon",
+    "top": "top",
 }
 """Command → module of this package that registers it."""
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from rawblockd.command_line.daemon_client import call, exchange
-from rawblockd.command_line.output import JsonFlag, expected_errors, print_facts, print_json
+from rawblockd.command_line.daemon_client import Target, call, exchange
+from rawblockd.command_line.output import expected_errors, print_facts, print_json
+from rawblockd.command_line.target import for_daemon
 from rawblockd.errors import DaemonUnreachable
-
-UrlOption = Annotated[
-    str,
-    typer.Option(
-        "--url", envvar="RAWBLOCKD_URL", help="The daemon: http://HOST:PORT or unix:///PATH.", show_default=True
-    ),
-]
-TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the answer.", min=0.1, max=3600)]
-DEFAULT_URL = "http://127.0.0.1:8790"
 
 recovery = typer.Typer(help="See what the last recovery found, and settle it.", no_args_is_help=True)
 
@@ -29,16 +21,18 @@ def register(application: typer.Typer) -> None:
     application.add_typer(recovery, name="recovery")
 
 
-def status(url: UrlOption = DEFAULT_URL, timeout: TimeoutOption = 5.0, json: JsonFlag = False) -> None:
+@for_daemon(5.0)
+def status(target: Target, timeout: float, json: bool) -> None:
     """Show the daemon's status."""
-    _show(url, "GET", "/v1/status", timeout, json)
+    _show(target, "GET", "/v1/status", timeout, json)
 
 
-def health(url: UrlOption = DEFAULT_URL, timeout: TimeoutOption = 5.0, json: JsonFlag = False) -> None:
+@for_daemon(5.0)
+def health(target: Target, timeout: float, json: bool) -> None:
     """Exit with 0 while the daemon serves (also degraded), else with 1."""
     with expected_errors(json):
         try:
-            code, answer = exchange(url, "GET", "/readyz?verbose", timeout)
+            code, answer = exchange(target, "GET", "/readyz?verbose", timeout)
         except DaemonUnreachable as error:
             code, answer = 0, {"state": "unreachable", "detail": error.detail}
     healthy = code == 200
@@ -50,32 +44,36 @@ def health(url: UrlOption = DEFAULT_URL, timeout: TimeoutOption = 5.0, json: Jso
     raise typer.Exit(0 if healthy else 1)
 
 
-def checkpoint(url: UrlOption = DEFAULT_URL, timeout: TimeoutOption = 600.0, json: JsonFlag = False) -> None:
+@for_daemon(600.0)
+def checkpoint(target: Target, timeout: float, json: bool) -> None:
     """Write a checkpoint now. Refused while partial recovery lasts."""
-    _show(url, "POST", "/v1/checkpoint", timeout, json)
+    _show(target, "POST", "/v1/checkpoint", timeout, json)
 
 
 @recovery.command()
-def show(url: UrlOption = DEFAULT_URL, timeout: TimeoutOption = 30.0, json: JsonFlag = False) -> None:
+@for_daemon(30.0)
+def show(target: Target, timeout: float, json: bool) -> None:
     """Show the recovery report: what was recovered, repaired and skipped."""
-    _show(url, "GET", "/v1/recovery", timeout, json)
+    _show(target, "GET", "/v1/recovery", timeout, json)
 
 
 @recovery.command()
-def acknowledge(url: UrlOption = DEFAULT_URL, timeout: TimeoutOption = 600.0, json: JsonFlag = False) -> None:
+@for_daemon(600.0)
+def acknowledge(target: Target, timeout: float, json: bool) -> None:
     """Accept the loss: quarantined slots are freed, a checkpoint is written, automatic ones resume."""
-    _show(url, "POST", "/v1/recovery/acknowledge", timeout, json)
+    _show(target, "POST", "/v1/recovery/acknowledge", timeout, json)
 
 
 @recovery.command()
-def retry(url: UrlOption = DEFAULT_URL, timeout: TimeoutOption = 600.0, json: JsonFlag = False) -> None:
+@for_daemon(600.0)
+def retry(target: Target, timeout: float, json: bool) -> None:
     """Try to repair what was skipped; entries whose key was put or deleted since stay superseded."""
-    _show(url, "POST", "/v1/recovery/retry", timeout, json)
+    _show(target, "POST", "/v1/recovery/retry", timeout, json)
 
 
-def _show(url: str, method: str, path: str, timeout_seconds: float, as_json: bool) -> None:
+def _show(target: Target, method: str, path: str, timeout_seconds: float, as_json: bool) -> None:
     with expected_errors(as_json):
-        _, answer = call(url, method, path, timeout_seconds)
+        _, answer = call(target, method, path, timeout_seconds)
     facts: dict[str, Any] = answer if isinstance(answer, dict) else {"answer": answer}
     if as_json:
         print_json(facts)

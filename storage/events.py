@@ -25,7 +25,7 @@ RESYNC_REASONS = (TOO_FAR_BEHIND, AHEAD, UNKNOWN_LOSS, OTHER_DEVICE)
 EVENT_BYTES = 320
 """What an event is counted with, besides its key: measured, with its place in the ring."""
 SUBSCRIBERS_MAX = 64
-LOOKED_AT_ONCE = 1024
+LOOKED_AT_ONCE = 512
 """Events a reader looks at before others get their turn."""
 
 

@@ -27,7 +27,7 @@ from storage.format.catalogue import (
     SlotFailuresRecord,
     SupersededRecord,
 )
-from storage.format.row import ACCESS_OFFSET, FreeReason, QuarantineReason, Row, SlotState, decode_row
+from storage.format.row import ACCESS_OFFSET, FreeReason, QuarantineReason, Row, SlotState, row_of
 from storage.index import Index
 from storage.journal import Journal, Unit
 from storage.namespace_settings import NamespaceSettings, encode_settings
@@ -110,7 +110,9 @@ class Commit:
 
     def check_conditions(self, digest: bytes, conditions: Conditions) -> int:
         """The write id under the key, 0 if there is none or it expired. Raises PreconditionFailed."""
-        present = self.joined(digest)
+        return self._check(self.joined(digest), conditions)
+
+    def _check(self, present: tuple[int, Row] | None, conditions: Conditions) -> int:
         write_id = 0 if present is None or self.is_expired(present[1]) else present[1].write_id
         if conditions is UNCONDITIONAL:
             return write_id
@@ -140,7 +142,8 @@ class Commit:
 
         Raises PreconditionFailed, JournalUnavailable; the slot then still is the caller's.
         """
-        replaced = self.check_conditions(intent.digest, conditions)
+        present = self.joined(intent.digest)
+        replaced = self._check(present, conditions)
         namespace = self._index.namespaces.by_id.get(intent.namespace_id)
         if namespace is None or intent.namespace_id in self._wiping:
             raise NamespaceWiped
@@ -148,7 +151,6 @@ class Commit:
             self._keep_volatile(intent)
             return None
         self.journal.check_available()
-        present = self.joined(intent.digest)
         if namespace.settings.has_quota:
             self._make_quota_room(namespace, intent, present)
         unit = PutUnit(durability=durability, digest=intent.digest, key=intent.key, intent=intent, replaced=replaced)
@@ -158,9 +160,9 @@ class Commit:
         encoded = self._rows.live(intent)
         unit.rows.append((intent.row_id, encoded))
         unit.records += self._superseded(intent.digest)
-        row = decode_row(self._index.seed, encoded)
-        self._join(unit, intent.row_id, row, (intent.row_id, row) if durability is Durability.NONE else None)
-        self.quotas.note_joined(namespace, intent.row_id, row)
+        after = (intent.row_id, row_of(encoded))
+        self._join(unit, present, after, after if durability is Durability.NONE else None)
+        self.quotas.note_joined(namespace, *after)
         return unit
 
     def _make_quota_room(self, namespace: Namespace, intent: PutIntent, present: tuple[int, Row] | None) -> None:
@@ -189,8 +191,8 @@ class Commit:
         unit = Unit(digest=digest)
         encoded = self._rows.restated(row_id, row._replace(expires_at=expires_at), state=SlotState.LIVE)
         unit.rows.append((row_id, encoded))
-        touched = decode_row(self._index.seed, encoded)
-        self._join(unit, row_id, touched, None)
+        touched = row_of(encoded)
+        self._join(unit, present, (row_id, touched))
         return unit, touched
 
     def delete(self, digest: bytes, conditions: Conditions, key: bytes = b"") -> tuple[Unit, int] | None:
@@ -222,7 +224,7 @@ class Commit:
         unit.rows.append((intent.row_id, encoded))
         slab, slot = self._index.table.place_of(intent.row_id)
         unit.records.append(RestoredRecord(self.journal.draw_seq(), slab, slot))
-        self._join(unit, intent.row_id, decode_row(self._index.seed, encoded), None)
+        self._join(unit, None, (intent.row_id, row_of(encoded)))
         return unit
 
     def free(self, row_id: int, seq: int, reason: FreeReason) -> Unit | None:
@@ -237,7 +239,7 @@ class Commit:
             return None
         unit = Unit(digest=row.digest)
         unit.rows.append((row_id, self._rows.quarantined(row_id, row, reason)))
-        self._join(unit, 0, None, None)
+        self._join(unit, (row_id, row), None)
         return unit
 
     def release_quarantined(self, row_id: int) -> Unit:
@@ -408,24 +410,38 @@ class Commit:
             return None
         return row
 
-    def _join(self, unit: Unit, row_id: int, row: Row | None, visible: tuple[int, Row] | None) -> None:
-        """Join a unit that changes a key, and put what it makes of the key in the overlay."""
+    def _join(
+        self,
+        unit: Unit,
+        before: tuple[int, Row] | None,
+        after: tuple[int, Row] | None,
+        visible: tuple[int, Row] | None = None,
+    ) -> None:
+        """Join a unit that changes a key, and put what it makes of the key in the overlay.
+
+        ``before`` is what the key holds with all that is queued, ``after`` what it will hold.
+        """
         assert unit.digest is not None
         unit.last_seq = self._rows.last_seq
         self.journal.join(unit)
-        self._charge(unit, self.joined(unit.digest), (row_id, row) if row is not None else None)
-        before = self._overlay.get(unit.digest)
-        if visible is None and before is not None:
-            visible = before.visible
+        self._charge(unit, before, after)
+        pending = self._overlay.get(unit.digest)
+        if visible is None and pending is not None:
+            visible = pending.visible
+        row_id, row = after if after is not None else (0, None)
         self._overlay[unit.digest] = Pending(unit, row_id, row, visible)
 
     def _charge(self, unit: Unit, before: tuple[int, Row] | None, after: tuple[int, Row] | None) -> None:
         """Count what a unit will make of its namespace's usage, until it is published (A2)."""
-        for present, sign in ((before, -1), (after, 1)):
-            if present is not None:
-                unit.namespace_id = present[1].namespace_id
-                unit.entries += sign
-                unit.slot_bytes += sign * self._index.table.slot_bytes(present[0])
+        class_bytes = self._index.geometry.class_bytes
+        if before is not None:
+            unit.namespace_id = before[1].namespace_id
+            unit.entries -= 1
+            unit.slot_bytes -= class_bytes[before[1].slot_class]
+        if after is not None:
+            unit.namespace_id = after[1].namespace_id
+            unit.entries += 1
+            unit.slot_bytes += class_bytes[after[1].slot_class]
         if unit.entries or unit.slot_bytes:
             namespace = self._index.namespaces.owner(unit.namespace_id)
             namespace.queued_entries += unit.entries
@@ -454,7 +470,7 @@ class Commit:
         unit = Unit(digest=row.digest)
         unit.rows.append((row_id, self._rows.free(row_id, row, reason)))
         unit.records += self._superseded(row.digest)
-        self._join(unit, 0, None, None)
+        self._join(unit, (row_id, row), None)
         label = FREE_REASON_LABELS[reason]
         if label in self._counters.evictions:
             self._counters.evictions[label] += 1

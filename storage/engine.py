@@ -487,6 +487,11 @@ class Engine:
         self._check_readable()
         return self._parts.snapshots.find(snapshot_id).digests().tobytes()
 
+    def export_entries(self, snapshot_id: str, *, start: int = 0, since: int = 0) -> int:
+        """How many entries ``export`` would give. Raises SnapshotNotFound."""
+        self._check_readable()
+        return int((self._parts.snapshots.find(snapshot_id).changed_since(since) >= start).sum())
+
     async def export(
         self, snapshot_id: str, *, start: int = 0, since: int = 0
     ) -> AsyncGenerator[tuple[int, Row, EntryReader | RawblockdError], None]:

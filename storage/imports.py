@@ -56,6 +56,8 @@ SPOOL_SHARE = 256
 """A slot of a spool is at most this part of the device."""
 RECORDS_AT_ONCE = 256
 """Records written and joined together while a session is committed."""
+RECORDS_AT_ONCE_BYTES = 32 << 20
+"""Their payloads together, or one payload: they are in memory until they are joined."""
 
 
 class ImportPolicy(enum.StrEnum):
@@ -166,10 +168,12 @@ class Upload:
         await received.spool.append(memoryview(rows))
 
     async def end(self) -> int:
-        """All of the part is here; how many keys. Raises ImportRefused for keys that came twice, WriteFailed."""
+        """All of the part is here; how many keys. Raises ImportRefused for keys that came twice, ImportNotFound,
+        WriteFailed."""
         received = self._received
         await received.spool.flush()
         twice = await asyncio.to_thread(repeated, received.listed())
+        self._imports.use(self._session)
         if len(twice):
             examples = [received.keys[position] for position in twice[:EXAMPLES].tolist()]
             self.abort()
@@ -330,8 +334,14 @@ class Imports:
         self.use(session)
         if session.state is not ImportState.OPEN or session.receiving:
             raise ImportBusy(session.receiving or session.state.value)
-        plan = await self._plan(session, policy)
         session.state = ImportState.COMMITTING
+        planned = False
+        try:
+            plan = await self._plan(session, policy)
+            planned = True
+        finally:
+            if not planned:
+                session.state = ImportState.OPEN
         done = False
         try:
             await self._write(session, plan)
@@ -368,9 +378,11 @@ class Imports:
     async def _write(self, session: ImportSession, plan: _Plan) -> None:
         """All records, complete ones, joined to the namespace without a name."""
         parts = tuple(spec.part for spec in session.specs)
-        for begin in range(0, len(plan.keys), RECORDS_AT_ONCE):
+        payload_bytes = sum(part.size_bytes for part in parts)
+        at_once = min(RECORDS_AT_ONCE, max(1, RECORDS_AT_ONCE_BYTES // max(1, payload_bytes)))
+        for begin in range(0, len(plan.keys), at_once):
             self.use(session)
-            step = slice(begin, begin + RECORDS_AT_ONCE)
+            step = slice(begin, begin + at_once)
             payloads = await self._payloads(session, plan, step)
             puts: list[PutSession] = []
             try:

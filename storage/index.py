@@ -20,7 +20,7 @@ from storage.format.catalogue import (
     SupersededRecord,
 )
 from storage.format.geometry import LINE_BYTES, NO_CLASS, Geometry
-from storage.format.row import ACCESS_OFFSET, ROW_STRUCT, FreeReason, Row, SlotState, seed_of
+from storage.format.row import ACCESS_OFFSET, FreeReason, Row, SlotState, row_of, seed_of
 from storage.key_map import KeyMap
 from storage.namespace_settings import decode_settings
 from storage.namespaces import Namespace, Namespaces
@@ -73,7 +73,7 @@ class Index:
     def apply_row(self, row_id: int, encoded: bytes, block: int) -> None:
         """Make a row that stands in journal block ``block`` the state of its slot, unless that is newer already."""
         old = self.table.row(row_id)
-        new = Row._make(ROW_STRUCT.unpack(encoded))
+        new = row_of(encoded)
         if new.seq <= old.seq:
             return
         slot_class = new.slot_class
@@ -105,7 +105,7 @@ class Index:
         elif new.state == SlotState.RETIRED:
             self.retired[slot_class] += 1
         elif old.state != SlotState.FREE:
-            self.slots.freed(row_id, block)
+            self.slots.freed(row_id, block, slot_class)
 
     def _restate(self, row_id: int, old: Row, new: Row, encoded: bytes) -> None:
         """The same entry with another expiry: its place, its key and what was counted of its reads stay."""

@@ -80,9 +80,9 @@ class PutSession:
         self._earlier: asyncio.Future[None] | None = None
         self.intent: PutIntent | None = None
         """What a staged put will join with."""
-        self.given_bytes = payload_bytes
-        """Bytes that the client sends; ``defaults`` follow them."""
-        self.defaults: list[bytes] = []
+        self._given_bytes = payload_bytes
+        """Bytes that the client sends; ``_defaults`` follow them."""
+        self._defaults: list[bytes] = []
         """Parts that the schema fills in."""
         self.known: KnownKey | None = None
         """What listings will want to know of the entry, if keys are kept in memory."""
@@ -90,16 +90,22 @@ class PutSession:
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append to the payload. Raises LengthMismatch beyond the declared length, WriteFailed, Busy."""
         view = memoryview(data)
-        if self.received_bytes + len(view) > self.given_bytes:
-            raise LengthMismatch(f"more than the {self.given_bytes} bytes declared")
+        if self.received_bytes + len(view) > self._given_bytes:
+            raise LengthMismatch(f"more than the {self._given_bytes} bytes declared")
         self.received_bytes += len(view)
         await self._append(view)
-        if self.received_bytes == self.given_bytes:
+        if self._defaults and self.received_bytes == self._given_bytes:
+            await self._append_defaults()
+
+    async def fill_in(self, given_bytes: int, defaults: list[bytes]) -> None:
+        """Let parts that the schema fills in follow what the client sends."""
+        self._given_bytes, self._defaults = given_bytes, defaults
+        if not given_bytes:
             await self._append_defaults()
 
     async def _append_defaults(self) -> None:
-        while self.defaults:
-            await self._append(memoryview(self.defaults.pop(0)))
+        while self._defaults:
+            await self._append(memoryview(self._defaults.pop(0)))
 
     async def _append(self, view: memoryview) -> None:
         while len(view):
@@ -172,9 +178,9 @@ class PutSession:
 
     def _seal(self) -> PutIntent:
         """Complete the header, now that the whole payload is here."""
-        if self.received_bytes != self.given_bytes:
-            raise LengthMismatch(f"{self.received_bytes} of {self.given_bytes} bytes came")
-        assert not self.defaults
+        if self.received_bytes != self._given_bytes:
+            raise LengthMismatch(f"{self.received_bytes} of {self._given_bytes} bytes came")
+        assert not self._defaults, "they were appended with the last byte"
         if self._chunk_left != CHUNK_BYTES:
             self._end_chunk()
         packed = pack_chunk_checksums(self._checksums)

@@ -23,7 +23,8 @@ class Slots:
     def __init__(self, table: SlotTable) -> None:
         self._table = table
         self._free = [array("I") for _ in table.geometry.class_bytes]
-        self._limbo: deque[tuple[int, int]] = deque()
+        self._limbo: deque[tuple[int, int, int]] = deque()
+        """Row id, journal block of the freeing row, slot class."""
         self._limbo_ids: set[int] = set()
         self.limbo_of_class = [0] * len(table.geometry.class_bytes)
         """Slots per class that wait for nothing but a flush, unless somebody holds them."""
@@ -116,10 +117,10 @@ class Slots:
         self.in_flight.discard(row_id)
         self.freed_unvoided.discard(row_id)
 
-    def freed(self, row_id: int, block: int) -> None:
+    def freed(self, row_id: int, block: int, slot_class: int) -> None:
         """The freeing row stands in journal block ``block``: limbo until that block is flushed."""
-        self._limbo.append((row_id, block))
-        self.limbo_of_class[self._class_of(row_id)] += 1
+        self._limbo.append((row_id, block, slot_class))
+        self.limbo_of_class[slot_class] += 1
         self._limbo_ids.add(row_id)
         self.freed_unvoided.add(row_id)
 
@@ -128,8 +129,8 @@ class Slots:
         count = 0
         limbo = self._limbo
         while limbo and limbo[0][1] <= flushed_through:
-            row_id, _ = limbo.popleft()
-            self.limbo_of_class[self._class_of(row_id)] -= 1
+            row_id, _, slot_class = limbo.popleft()
+            self.limbo_of_class[slot_class] -= 1
             if self.is_held(row_id):
                 self._limbo_held.add(row_id)
             else:

@@ -121,10 +121,15 @@ class Space:
                 raise Busy("no slot came free in time")
             await asyncio.wait([changed], timeout=min(remaining, LOOK_AGAIN_SECONDS))
 
+    @property
+    def is_choosy(self) -> bool:
+        """Whether puts of new keys may be refused for what is known of their keys."""
+        return self._admission.is_choosy
+
     def admit(self, slot_class: int, digest: bytes, size_bytes: int, *, is_new: bool) -> None:
         """Let a put that is about to reserve pass, and charge what it writes. Raises NotAdmitted, WriteBudgetSpent."""
         self._admission.check_budget()
-        if is_new and self._admission.is_choosy and self._is_full(slot_class):
+        if is_new and self._is_full(slot_class):
             self._admission.judge(digest, sum(self._index.live))
         self._admission.spend(size_bytes)
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.buffers import Buffer
-from storage.errors import ValueTooLarge
+from storage.errors import ImportNotFound, ValueTooLarge
 from storage.format.layout import round_up
 from storage.limits import TRANSFER_MAX_BYTES
 from storage.write_path import WritePath
@@ -40,6 +40,7 @@ class Spool:
         """Byte of the newest slot at which the buffer begins."""
         self._filled = 0
         self._writes: list[asyncio.Future[None]] = []
+        self._closed = False
         self.rows = 0
 
     @property
@@ -48,7 +49,7 @@ class Spool:
         return len(self._slots) * self._area_bytes
 
     async def append(self, rows: memoryview) -> None:
-        """Append whole rows. Raises Full, SpaceHeld, Busy, WriteFailed."""
+        """Append whole rows. Raises Full, SpaceHeld, Busy, WriteFailed; ImportNotFound if it is closed meanwhile."""
         position = 0
         while position < len(rows):
             if not self.rows % self._rows_per_slot and self._at_slot_start():
@@ -64,14 +65,22 @@ class Spool:
 
     async def _next_slot(self) -> None:
         await self.flush()
-        self._slots.append(await self._path.space.reserve(self._slot_class))
+        slot = await self._path.space.reserve(self._slot_class)
+        if self._closed:
+            self._path.space.give_back(slot)
+            raise ImportNotFound
+        self._slots.append(slot)
         self._buffer_start = 0
 
     async def _fill(self, part: memoryview) -> None:
         position = 0
         while position < len(part):
             if self._buffer is None:
-                self._buffer = await self._path.acquire(TRANSFER_MAX_BYTES)
+                buffer = await self._path.acquire(TRANSFER_MAX_BYTES)
+                if self._closed:
+                    buffer.release()
+                    raise ImportNotFound
+                self._buffer = buffer
                 self._filled = 0
             take = min(len(part) - position, TRANSFER_MAX_BYTES - self._filled)
             self._buffer.view[self._filled : self._filled + take] = part[position : position + take]
@@ -93,14 +102,23 @@ class Spool:
         self._buffer_start += self._filled
         self._writes.append(write)
         if len(self._writes) > 1:
-            await self._writes.pop(0)
+            await self._await_write()
+
+    async def _await_write(self) -> None:
+        """It stays listed until it has ended: ``close`` gives no slot back that the device still writes to."""
+        write = self._writes[0]
+        try:
+            await write
+        finally:
+            if not self._closed:
+                self._writes.remove(write)
 
     async def flush(self) -> None:
         """Write what is not written yet; nothing more is appended to the newest slot. Raises WriteFailed."""
         if self._buffer is not None and self._filled:
             await self._write_buffer()
         while self._writes:
-            await self._writes.pop(0)
+            await self._await_write()
 
     async def read(self, positions: Positions) -> list[bytes]:
         """The rows at these positions, in this order. Raises ReadFailed, Busy."""
@@ -150,6 +168,7 @@ class Spool:
 
     def close(self) -> None:
         """Give the slots back, each as soon as the device is done with it. Idempotent."""
+        self._closed = True
         if self._buffer is not None:
             self._buffer.release()
             self._buffer = None

@@ -104,10 +104,12 @@ class WritePath:
         if not 0 <= expires_at <= EXPIRES_MAX:
             raise MetadataInvalid("the expiry lies behind the year 2105")
         stored_ms = int(self._clock() * 1000)
-        missing = [] if import_id else self._check_parts(namespace, parts, payload_bytes)
-        given_bytes, payload_bytes = payload_bytes, payload_bytes + sum(spec.part.size_bytes for spec in missing)
-        all_parts = (*parts, *(spec.part for spec in missing))
-        packed_map = encode_map(RecordMap(key, namespace, stored_ms, content_type, metadata, all_parts))
+        missing = [] if import_id else self._missing_parts(namespace, parts, payload_bytes)
+        given_bytes = payload_bytes
+        if missing:
+            payload_bytes += sum(spec.part.size_bytes for spec in missing)
+            parts = (*parts, *(spec.part for spec in missing))
+        packed_map = encode_map(RecordMap(key, namespace, stored_ms, content_type, metadata, tuple(parts)))
         record_bytes = header_size(len(packed_map), payload_bytes) + payload_bytes
         slot_class = self._index.geometry.class_for(record_bytes)
         if slot_class < 0 or record_bytes - payload_bytes > HEADER_MAX_BYTES:
@@ -125,7 +127,8 @@ class WritePath:
                 await asyncio.wait([earlier])
             await self.commit.wait_for_conditions(digest, conditions)
         size_bytes = round_up(record_bytes, self.block_bytes)
-        self.space.admit(slot_class, digest, size_bytes, is_new=self.commit.joined(digest) is None)
+        is_new = self.space.is_choosy and self.commit.joined(digest) is None
+        self.space.admit(slot_class, digest, size_bytes, is_new=is_new)
         write_id = self.identity.draw_write_id()
         row_id = await self.space.reserve(slot_class)
         first: Buffer | None = None
@@ -148,17 +151,16 @@ class WritePath:
             durability=durability,
             conditions=conditions,
         )
-        session.defaults = [default_bytes(spec) for spec in missing]
-        session.given_bytes = given_bytes
-        if missing and not given_bytes:
-            await session.write(b"")
+        if missing:
+            await session.fill_in(given_bytes, [default_bytes(spec) for spec in missing])
         if self.known_keys is not None:
             session.known = KnownKey(write_id, key, stored_ms / 1000, content_type)
         return session
 
-    def _check_parts(self, namespace: str, parts: Sequence[Part], payload_bytes: int) -> list[PartSpec]:
+    def _missing_parts(self, namespace: str, parts: Sequence[Part], payload_bytes: int) -> list[PartSpec]:
         """The parts that the schema fills in. Raises PartsInvalid."""
-        check_parts(parts, payload_bytes)
+        if parts:
+            check_parts(parts, payload_bytes)
         known = self._index.namespaces.by_name.get(namespace)
         if known is None or not known.settings.parts:
             return []

@@ -12,8 +12,8 @@ import sys
 
 import uvloop
 
+from rawblockd.entrance import Entrance
 from rawblockd.lifecycle import Daemon
-from rawblockd.listening import Listener
 from rawblockd.logs import configure_logs
 from rawblockd.settings import Settings
 from rawblockd.settings_sources import load_settings
@@ -26,10 +26,10 @@ class FaultyDaemon(Daemon):
 
     fault_seed = ""
 
-    async def _serve_device(self, listener: Listener, device: BlockDevice) -> None:
+    async def _serve_device(self, entrance: Entrance, device: BlockDevice) -> None:
         faulty = FaultyDevice(device, self.fault_seed, FaultRates())
         try:
-            await super()._serve_device(listener, faulty)
+            await super()._serve_device(entrance, faulty)
         finally:
             await faulty.stop()
 

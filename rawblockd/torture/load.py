@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgpack
+
 from rawblockd.torture.ledger import ABSENT, Ledger
 from rawblockd.torture.values import NotThatValue, make_value, version_of
 
@@ -15,9 +17,11 @@ ALL_LEVELS = ("none", "journal", "flush")
 UNFLUSHED_LEVELS = ("none", "journal")
 TIMEOUT_SECONDS = 60.0
 NAMESPACE = "torture"
+MSGPACK = "application/msgpack"
 CONNECTIONS = 6
 
-PUT_SHARE, DELETE_SHARE = 0.60, 0.15
+PUT_SHARE, BATCH_SHARE, DELETE_SHARE = 0.55, 0.06, 0.14
+BATCH_KEYS_MAX = 6
 
 
 Connect = Callable[[], http.client.HTTPConnection]
@@ -37,6 +41,8 @@ class Mix:
     levels: tuple[str, ...] = ALL_LEVELS
     checkpoint_share: float = 0.01
     """Of the steps; so many ask for a checkpoint."""
+    wipe_share: float = 0.0
+    """Of the steps; so many wipe the namespace with all its keys."""
     evicting: bool = False
     """The daemon may evict: any key may be gone at any time."""
     failing: bool = False
@@ -100,9 +106,13 @@ class Load:
             code, _ = exchange(connection, "POST", "/v1/checkpoint")
             self._allow("checkpoint", code, {200})
             self._ledger.count("checkpoint")
+        elif chance < self._mix.checkpoint_share + self._mix.wipe_share:
+            self._wipe(connection)
         elif chance < PUT_SHARE:
             self._put(connection, key, rng)
-        elif chance < PUT_SHARE + DELETE_SHARE:
+        elif chance < PUT_SHARE + BATCH_SHARE:
+            self._put_many(connection, rng)
+        elif chance < PUT_SHARE + BATCH_SHARE + DELETE_SHARE:
             self._delete(connection, key, rng.choice(self._mix.levels))
         else:
             self._get(connection, key)
@@ -110,6 +120,45 @@ class Load:
     def _allow(self, what: str, code: int, codes: set[int]) -> None:
         if code not in codes and not (self._mix.failing and code == 503):
             raise TortureFailed(f"{what} was answered with {code}")
+
+    def _wipe(self, connection: http.client.HTTPConnection) -> None:
+        attempts = [self._ledger.begin(key, ABSENT, "journal") for key in self._mix.sizes]
+        code, _ = exchange(connection, "DELETE", f"/v1/namespaces/{NAMESPACE}")
+        self._allow("a wipe", code, {200, 204, 404})
+        if code in (200, 204, 404):
+            for attempt in attempts:
+                self._ledger.acknowledge(attempt, "wipe")
+        else:
+            self._ledger.count(f"wipe failed {code}")
+
+    def _put_many(self, connection: http.client.HTTPConnection, rng: random.Random) -> None:
+        """One batch of several keys; each of them is promised for itself."""
+        level = rng.choice(self._mix.levels)
+        keys = rng.sample(list(self._mix.sizes), min(len(self._mix.sizes), rng.randint(1, BATCH_KEYS_MAX)))
+        attempts, body = [], [msgpack.packb({"durability": level})]
+        for key in keys:
+            smallest, largest = self._mix.sizes[key]
+            version = self._ledger.draw_version()
+            attempts.append(self._ledger.begin(key, version, level))
+            value = make_value(key, version, int(smallest * (largest / smallest) ** rng.random()))
+            body += [msgpack.packb({"key": key.encode()}), msgpack.packb(value)]
+        code, answer = exchange(connection, "POST", f"/v1/kv/{NAMESPACE}:mput", b"".join(body), MSGPACK)
+        self._allow(f"a batch of {keys}", code, {200, 503})
+        if code != 200:
+            for attempt in attempts:
+                self._ledger.refuse(attempt, f"batch refused {code}")
+            return
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(answer)
+        for attempt, result in zip(attempts, unpacker, strict=False):
+            status = result["status"]
+            self._allow(f"a put of {attempt.key} in a batch", status, {201, 204, 503, 507})
+            if status in (201, 204):
+                self._ledger.acknowledge(attempt, f"batch put {level}")
+            elif self._mix.failing:
+                self._ledger.count(f"batch put failed {status}")
+            else:
+                self._ledger.refuse(attempt, f"batch put refused {status}")
 
     def _put(self, connection: http.client.HTTPConnection, key: str, rng: random.Random) -> None:
         version, level = self._ledger.draw_version(), rng.choice(self._mix.levels)
@@ -167,9 +216,9 @@ def path_of(key: str) -> str:
 
 
 def exchange(
-    connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None
+    connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None, content_type: str = ""
 ) -> tuple[int, bytes]:
     """One request: the answer's code and whole body."""
-    connection.request(method, path, body=body)
+    connection.request(method, path, body=body, headers={"Content-Type": content_type} if content_type else {})
     answer = connection.getresponse()
     return answer.status, answer.read()

@@ -23,7 +23,7 @@ _HASH = struct.Struct("<Q")
 
 
 class Fingerprints:
-    """Grows with the window; never shrinks."""
+    """Grows with the window; once something is remembered it never shrinks."""
 
     def __init__(self) -> None:
         self._table: npt.NDArray[np.uint32] = np.zeros(_SIZE_MIN, dtype=np.uint32)

@@ -33,9 +33,11 @@ class Weights:
         return self._chances[slot_class]
 
     def _chances_in(self, slot_class: int) -> dict[int, float]:
+        known = self._namespaces.by_id
+        self._accounts = {i: account for i, account in self._accounts.items() if i in known}
         weights = {
             namespace.namespace_id: namespace.settings.eviction_weight_percent
-            for namespace in self._namespaces.by_id.values()
+            for namespace in known.values()
             if namespace.slots.get(slot_class)
         }
         lightest = min(weights.values(), default=1)

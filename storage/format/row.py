@@ -183,6 +183,11 @@ def encode_row(
     return crc32c(body, seed).to_bytes(4, "little") + body
 
 
+def row_of(encoded: bytes) -> Row:
+    """The fields of a row that was encoded here, or verified before."""
+    return Row._make(ROW_STRUCT.unpack(encoded))
+
+
 def decode_row(seed: int, line: bytes | memoryview) -> Row:
     """Decode a row of a journal block. Raises Undecodable for a wrong checksum, an unknown state or reason."""
     row = Row._make(ROW_STRUCT.unpack(line))

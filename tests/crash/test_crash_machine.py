@@ -6,6 +6,7 @@ What was loose at the crash is dropped, kept or torn at random; the model knows 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.entries import Conditions, Durability
-from storage.errors import EntryNotFound, PreconditionFailed
+from storage.errors import EntryNotFound, NamespaceWiped, PreconditionFailed
 from tests.support.crashes import look
 from tests.support.engines import CRASH_OPTIONS, Rig, check_accounts, formatted_image, payload_of, peek, short_journal
 from tests.support.model import Ledger
@@ -35,7 +36,9 @@ class Step:
 
 steps = st.builds(
     Step,
-    what=st.sampled_from(["put", "put", "put", "put_absent", "delete", "checkpoint", "flush"]),
+    what=st.sampled_from(
+        ["put", "put", "put", "put_absent", "put_many", "delete", "delete_many", "touch", "wipe", "checkpoint", "flush"]
+    ),
     key=st.sampled_from(KEYS),
     size_bytes=st.sampled_from(SIZES),
     durability=st.sampled_from(list(Durability)),
@@ -118,6 +121,18 @@ async def _take(rig: Rig, ledger: Ledger, step: Step, number: int) -> None:
         await engine.checkpoint()
     elif step.what == "flush":
         await engine.flush()
+    elif step.what == "put_many":
+        await ledger.put_many(
+            engine, {k: payload_of(number, step.size_bytes + i) for i, k in enumerate(KEYS[:3])}, step.durability
+        )
+    elif step.what == "delete_many":
+        await ledger.delete_many(engine, KEYS[1:], step.durability)
+    elif step.what == "wipe":
+        await ledger.wipe(engine, KEYS)
+    elif step.what == "touch":
+        # The same entry under a new row: it must be found whichever of its rows the crash left.
+        with contextlib.suppress(EntryNotFound):
+            await engine.touch("n", step.key, expires_at=0, durability=step.durability)
     elif step.what == "delete":
         try:
             await ledger.delete(engine, step.key, step.durability)
@@ -127,5 +142,5 @@ async def _take(rig: Rig, ledger: Ledger, step: Step, number: int) -> None:
         conditions = Conditions(must_be_absent=step.what == "put_absent")
         try:
             await ledger.put(engine, step.key, payload_of(number, step.size_bytes), step.durability, conditions)
-        except PreconditionFailed:
+        except (PreconditionFailed, NamespaceWiped):
             return

@@ -76,7 +76,14 @@ def catalogue_table() -> str:
 
 
 def settings_table() -> str:
-    kinds = {"quota_mode": "`soft`, `hard`", "default_durability": "`none`, `journal`, `flush`", "sliding_ttl": "1"}
+    kinds = {
+        "quota_mode": "`soft`, `hard`",
+        "default_durability": "`none`, `journal`, `flush`",
+        "sliding_ttl": "1",
+        "parts": "text; of each part name, dtype, sizes joined by `,`, default, joined by `:`; the parts joined by `;`",
+        "on_missing": "`reject`, `default`",
+        "importing": "1: what an import has gathered so far; the next start wipes it",
+    }
     kinds |= {name: f"{lowest} to {highest}" for name, (lowest, highest) in namespace_settings.RANGES.items()}
     lines = ["| code | setting | values |", "|---|---|---|"]
     return "\n".join(

@@ -55,8 +55,8 @@ ODD_RECORDS = {
     "a name with a slash": record(NAMESPACE, 900, 9, "a/b", {}),
     "a name of bytes": record(NAMESPACE, 900, 9, b"name", {}),
     "an empty name": record(NAMESPACE, 900, 9, "", {}),
-    "settings with a float": record(NAMESPACE, 900, 9, "name", {"quota_bytes": 1.5}),
-    "settings with a bool": record(NAMESPACE, 900, 9, "name", {"quota_bytes": True}),
+    "settings with a float": record(NAMESPACE, 900, 9, "name", {"qb": 1.5}),
+    "settings with a bool": record(NAMESPACE, 900, 9, "name", {"qb": True}),
     "settings that name one thing twice": raw(b"\x95\x03\xcd\x03\x84\x09\xa4name\x82\xa1a\x01\xa1a\x02"),
     "an extension type": raw(b"\x95\x02\xcd\x03\x84\xd4\x01\x02\x00\x4d"),
     "more behind its end": raw(bytes(msgpack.packb([SLAB, 900, 3, 0, 77])) + b"\x01"),
@@ -167,7 +167,7 @@ async def test_b4_r8_an_odd_map_in_a_record_header_makes_its_entry_a_miss(
 async def test_b4_records_that_are_right_are_not_refused(world: World) -> None:
     """The test's own records are odd in one thing each: without it they are taken."""
     victim = world.victim()
-    right = encode_record(NamespaceRecord(900, 9, "name", {"quota_bytes": 5})) + record(NAMESPACE, 901, 10, "other", {})
+    right = encode_record(NamespaceRecord(900, 9, "name", {"qb": 5})) + record(NAMESPACE, 901, 10, "other", {})
     victim.write_catalogue(world.newest, victim.catalogue(world.newest) + right)
     rig = await start(world, victim)
     await check_start(rig, world, Expected())

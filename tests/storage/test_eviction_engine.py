@@ -15,6 +15,7 @@ from storage.eviction.interface import MAIN, READS
 from storage.eviction.none import NoEviction
 from storage.eviction.queued import QueuedEviction
 from storage.format.row import SlotState
+from storage.namespace_settings import NamespaceSettings
 from storage.options import AdmissionPolicy, EvictionPolicy
 from tests.support.engines import OPTIONS, SLAB_BYTES, Rig, check_accounts, formatted_image, get, payload_of, peek, put
 
@@ -272,3 +273,15 @@ async def test_without_settings_everything_is_admitted(rig: Rig) -> None:
     await rig.reopen(options=CLOCK)
     await fill(rig, 0, 2 * room_of(rig))
     assert rig.engine.counters.puts["refused"] == 0
+
+
+async def test_a_namespace_of_twice_the_weight_keeps_twice_as_many_entries(rig: Rig) -> None:
+    engine = await rig.reopen(options=CLOCK)
+    for name, percent in (("light", 50), ("heavy", 100)):
+        await engine.set_namespace(name, NamespaceSettings(eviction_weight_percent=percent))
+    for number in range(0, 4 * room_of(rig), 16):
+        names = ("light", "heavy")
+        await asyncio.gather(*(put(engine, b"%d" % (number + n), b"v", namespace=names[n % 2]) for n in range(16)))
+    usage = engine.status().namespaces
+    assert usage["heavy"].entries == pytest.approx(2 * usage["light"].entries, rel=0.15)
+    check_queues(rig)

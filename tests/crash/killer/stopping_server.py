@@ -17,6 +17,7 @@ from storage.engine import Engine
 
 POINTS = {
     "put": ("put_payload_written", "journal_written", "journal_published"),
+    "batch": ("batch_written", "batch_joined"),
     "checkpoint pages": (
         "checkpoint_begin",
         "checkpoint_void",

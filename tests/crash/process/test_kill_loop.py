@@ -149,7 +149,8 @@ def small_and_large(small: int, large: int, large_max_bytes: int) -> dict[str, t
 def default_slabs(device: Path, log: Path, seed: str, eviction: str = "none", io_engine: str = "auto") -> KillLoop:
     """64 MiB as the daemon divides it: values up to 1 MB, three quarters of the device occupied for good."""
     geometry = format_device(str(device), size_bytes=DEVICE_BYTES).geometry
-    return KillLoop(device, log, geometry, Mix(small_and_large(12, 6, MIB)), seed, eviction, io_engine)
+    mix = Mix(small_and_large(12, 6, MIB), wipe_share=0.01)
+    return KillLoop(device, log, geometry, mix, seed, eviction, io_engine)
 
 
 def large_slabs(device: Path, log: Path, seed: str, eviction: str = "none", io_engine: str = "auto") -> KillLoop:
@@ -195,11 +196,11 @@ def test_sigkill_at_random_moments(case: str, device: Path, log: Path, told: Cal
     assert puts > 2 * refused, "the load must get its values in"
 
 
-@pytest.mark.parametrize("of", ["put", "checkpoint pages", "checkpoint header"])
+@pytest.mark.parametrize("of", ["put", "batch", "checkpoint pages", "checkpoint header"])
 def test_sigkill_at_named_points(of: str, device: Path, log: Path, told: Callable[[str], None]) -> None:
-    """D3, D4, R1: killed between the steps of a put and of a checkpoint, five times at each."""
+    """D3, D4, R1: killed between the steps of a put, of a batch and of a checkpoint, five times at each."""
     loop = default_slabs(device, log, f"named-points/{of}", eviction="none")
-    if of != "put":
+    if of.startswith("checkpoint"):
         loop.mix = replace(loop.mix, checkpoint_share=0.1)
     loop.fill(8, commits=0)
     rng = random.Random(loop.seed)
@@ -208,7 +209,7 @@ def test_sigkill_at_named_points(of: str, device: Path, log: Path, told: Callabl
         for point in POINTS[of]:
             # The start itself may write a checkpoint at once, and writes a few journal blocks: later ones are the
             # load's.
-            hit = rng.randrange(8, 100) if of == "put" else rng.randrange(2, 4)
+            hit = rng.randrange(8, 100) if of == "put" else rng.randrange(2, 4)  # of a batch or a checkpoint
             loop.live_until(number, f"{point}:{hit}")
             hits[point] += 1
     loop.check_end()

@@ -91,7 +91,7 @@ class Readers:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.settimeout(60)
             client.connect(("127.0.0.1", self.port))
-            client.sendall(f"GET {path_of(READ_KEY)} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            client.sendall(f"GET {path_of(READ_KEY)} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             data = bytearray(client.recv(16))
             if b" 200" in data:
                 for _ in range(SLOW_BYTES):

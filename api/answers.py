@@ -12,16 +12,19 @@ from api.problems import Problem
 
 CLOSE = (b"connection", b"close")
 
+Body = bytes | bytearray | memoryview
+"""A piece of an answer; the server may still hold it when ``send`` returns, so it isn't changed any more."""
+
 
 async def send_head(send: Send, status: int, headers: RawHeaders) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-async def send_body(send: Send, body: bytes, *, more: bool = False) -> None:
+async def send_body(send: Send, body: Body, *, more: bool = False) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def send_whole(send: Send, status: int, headers: RawHeaders, body: bytes = b"") -> None:
+async def send_whole(send: Send, status: int, headers: RawHeaders, body: Body = b"") -> None:
     await send_head(send, status, headers)
     await send_body(send, body)
 

@@ -16,6 +16,8 @@ from storage.errors import ParameterInvalid
 
 _TAG = re.compile(rb'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 _OURS = re.compile(rb"[0-9a-f]{16}")
+ANY = "*"
+_QUOTED = re.compile(r'"([0-9a-f]{16})"')
 
 
 class Verdict(enum.Enum):
@@ -118,3 +120,11 @@ def read_conditions(fields: dict[bytes, bytes]) -> Conditions:
     if tags.any:
         return Conditions(must_be_absent=must_be_absent, must_be_present=True)
     return Conditions(must_be_absent=must_be_absent, write_ids=tags.strong)
+
+
+def conditions_of_tags(tags: list[str], *, must_be_absent: bool) -> Conditions:
+    """``If-Match`` as a batch gives it: ETags as answers have them, or ``ANY``. A tag of others matches nothing."""
+    if ANY in tags:
+        return Conditions(must_be_absent=must_be_absent, must_be_present=True)
+    ours = (_QUOTED.fullmatch(tag) for tag in tags)
+    return Conditions(must_be_absent=must_be_absent, write_ids=frozenset(int(tag[1], 16) for tag in ours if tag))

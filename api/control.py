@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query
 
 from api.engine_face import EngineFace
 from api.limits import SKIPPED_PAGE_MAX
+from api.operations import Operations
 from api.problem_schema import PROBLEM_ANSWER, problem_answers
-from api.serving import refuse_unless_serving
 from storage.recovery.report import SkippedView
 from storage.retry import RetryResult
 from storage.status import CheckpointStatus, EngineStatus, RecoveryStatus
@@ -32,7 +32,7 @@ class RecoveryReport:
     entries: list[SkippedView]
 
 
-def control_router(engine: EngineFace) -> APIRouter:
+def control_router(engine: EngineFace, operations: Operations) -> APIRouter:
     """The routes of one engine."""
     router = APIRouter(tags=["operator"])
 
@@ -70,8 +70,7 @@ def control_router(engine: EngineFace) -> APIRouter:
     )
     async def acknowledge() -> RecoveryStatus:
         """Frees the quarantined slots, writes a checkpoint and lets automatic checkpoints go on. Not reversible."""
-        refuse_unless_serving(engine)
-        return await engine.acknowledge()
+        return await operations.acknowledge()
 
     @router.post(
         "/v1/recovery/retry",
@@ -81,8 +80,7 @@ def control_router(engine: EngineFace) -> APIRouter:
     )
     async def retry() -> RetryResult:
         """Reads quarantined slots again and restores what verifies, never over a key that was put or deleted since."""
-        refuse_unless_serving(engine)
-        return await engine.retry()
+        return await operations.retry()
 
     @router.post(
         "/v1/checkpoint",
@@ -92,7 +90,6 @@ def control_router(engine: EngineFace) -> APIRouter:
     )
     async def checkpoint() -> CheckpointStatus:
         """Answers when it is durable. Refused while partial recovery lasts: the older copies are evidence."""
-        refuse_unless_serving(engine)
-        return await engine.checkpoint()
+        return await operations.checkpoint()
 
     return router

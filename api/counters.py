@@ -12,7 +12,7 @@ from collections.abc import Iterable
 OTHER = "other"
 """Route of requests that match none, and method of those that are no common one."""
 
-METHODS = ("GET", "HEAD", "PUT", "DELETE", "POST", OTHER)
+METHODS = ("GET", "HEAD", "PUT", "PATCH", "DELETE", "POST", "PROPFIND", "MKCOL", OTHER)
 
 CLIENT_GONE = 499
 """Code of requests whose client left, or was cut off, before it had the whole answer. It's never sent."""

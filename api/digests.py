@@ -35,7 +35,11 @@ class DigestCheck:
     def __init__(self, expected: dict[str, bytes]) -> None:
         self._expected = [(name, hashlib.new(name), digest) for name, digest in expected.items()]
 
-    def update(self, data: bytes) -> None:
+    def demand(self, name: str, digest: bytes) -> None:
+        """Verify one more, beside those that the client declares."""
+        self._expected.append((name, hashlib.new(name), digest))
+
+    def update(self, data: bytes | memoryview) -> None:
         for _, running, _ in self._expected:
             running.update(data)
 

@@ -5,12 +5,22 @@ Naming it here keeps the layer honest about what it uses. All calls run on the l
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any, Protocol
 
-from storage.entries import Conditions, Durability, EntryInfo, PutResult
+from storage.counters import EngineCounters
+from storage.entries import Conditions, Durability, EntryInfo, EntrySketch, PutResult
+from storage.errors import RawblockdError
+from storage.events import Event, EventFeed
+from storage.format.row import Row
+from storage.imports import Difference, ImportPolicy, ImportResult, ImportView
+from storage.leases import LeaseResult, LeaseView
+from storage.listing import ListingPage
+from storage.namespace_settings import NamespaceSettings
+from storage.namespaces import NamespaceView
 from storage.recovery.report import SkippedView
 from storage.retry import RetryResult
+from storage.snapshots import SnapshotView
 from storage.status import CheckpointStatus, EngineState, EngineStatus, Reason, RecoveryStatus
 
 
@@ -28,13 +38,30 @@ class EntryReader(Protocol):
 
 
 class ValuePut(Protocol):
-    """A put under way: its slot and buffer are reserved until ``commit`` or ``abort``."""
+    """A put under way: its slot and buffer are reserved until ``commit`` or ``abort``.
+
+    In a batch it is staged instead, which gives its memory back, and committed together with others.
+    """
 
     async def write(self, data: bytes | memoryview) -> None: ...
 
     async def commit(self) -> PutResult: ...
 
+    def stage(self) -> None: ...
+
     def abort(self) -> None: ...
+
+
+class PartUpload(Protocol):
+    """A part of an import on its way in. Exactly one of ``end`` and ``abort`` ends it."""
+
+    async def add(self, keys: Sequence[bytes], rows: bytes | memoryview) -> None: ...
+
+    async def end(self) -> int: ...
+
+    def abort(self) -> None:
+        """Forget what came. Does nothing after ``end``."""
+        ...
 
 
 class RecoveryProgress(Protocol):
@@ -57,9 +84,17 @@ class EngineFace(Protocol):
     @property
     def progress(self) -> RecoveryProgress: ...
 
-    async def head(self, namespace: str, key: bytes) -> EntryInfo: ...
+    @property
+    def counters(self) -> EngineCounters: ...
 
-    async def open_read(self, namespace: str, key: bytes) -> EntryReader: ...
+    @property
+    def events(self) -> EventFeed: ...
+
+    async def event_keys(self, events: Sequence[Event]) -> list[Event]: ...
+
+    async def head(self, namespace: str, key: bytes, *, lease_id: str = ...) -> EntryInfo: ...
+
+    async def open_read(self, namespace: str, key: bytes, *, lease_id: str = ...) -> EntryReader: ...
 
     async def begin_put(
         self,
@@ -77,6 +112,103 @@ class EngineFace(Protocol):
     async def delete(
         self, namespace: str, key: bytes, *, conditions: Conditions = ..., durability: Durability = ...
     ) -> int: ...
+
+    async def touch(
+        self,
+        namespace: str,
+        key: bytes,
+        *,
+        expires_at: int,
+        conditions: Conditions = ...,
+        durability: Durability = ...,
+    ) -> EntrySketch: ...
+
+    async def update(
+        self,
+        namespace: str,
+        key: bytes,
+        *,
+        content_type: str | None = ...,
+        metadata: tuple[tuple[str, str], ...] | None = ...,
+        expires_at: int | None = ...,
+        conditions: Conditions = ...,
+        durability: Durability = ...,
+    ) -> PutResult: ...
+
+    @property
+    def max_batch_bytes(self) -> int: ...
+
+    def exists_many(self, namespace: str, keys: Sequence[bytes]) -> list[EntrySketch | RawblockdError | None]: ...
+
+    def open_many(
+        self, namespace: str, keys: Sequence[bytes], *, lease_id: str = ...
+    ) -> AsyncGenerator[tuple[int, EntryReader | RawblockdError], None]:
+        """In order; a reader is closed before the next one is asked for."""
+        ...
+
+    async def commit_many(self, puts: Sequence[Any]) -> list[PutResult | RawblockdError]:
+        """``puts`` are staged ones of this engine."""
+        ...
+
+    async def delete_many(
+        self, namespace: str, keys: Sequence[bytes], *, durability: Durability = ...
+    ) -> list[int | RawblockdError]: ...
+
+    async def list_entries(
+        self, namespace: str, *, prefix: bytes = ..., cursor: str = ..., limit: int = ...
+    ) -> ListingPage: ...
+
+    def namespace_settings(self, namespace: str) -> NamespaceSettings: ...
+
+    def expires_at(self, namespace: str, ttl_seconds: int | None) -> int: ...
+
+    def namespace(self, namespace: str) -> NamespaceView: ...
+
+    def namespaces(self) -> list[NamespaceView]: ...
+
+    async def set_namespace(self, namespace: str, settings: NamespaceSettings) -> tuple[NamespaceView, bool]: ...
+
+    async def wipe_namespace(self, namespace: str) -> NamespaceView: ...
+
+    def lease(
+        self, namespace: str, keys: Sequence[bytes], *, ttl_seconds: float, owner: str = ..., lease_id: str = ...
+    ) -> LeaseResult: ...
+
+    def release(self, lease_id: str) -> None: ...
+
+    def leases(self) -> list[LeaseView]: ...
+
+    def take_snapshot(self, namespace: str, *, ttl_seconds: float, owner: str = ...) -> SnapshotView: ...
+
+    def snapshot(self, snapshot_id: str) -> SnapshotView: ...
+
+    def snapshots(self) -> list[SnapshotView]: ...
+
+    def end_snapshot(self, snapshot_id: str) -> None: ...
+
+    def snapshot_digests(self, snapshot_id: str) -> bytes: ...
+
+    def export_entries(self, snapshot_id: str, *, start: int = ..., since: int = ...) -> int: ...
+
+    def export(
+        self, snapshot_id: str, *, start: int = ..., since: int = ...
+    ) -> AsyncGenerator[tuple[int, Row, EntryReader | RawblockdError], None]:
+        """Position, row and reader of each entry; a reader is closed before the next one is asked for."""
+        ...
+
+    async def begin_import(self, namespace: str, *, ttl_seconds: float, owner: str = ...) -> ImportView: ...
+
+    def begin_import_part(self, import_id: str, part: str) -> PartUpload: ...
+
+    async def import_differences(self, import_id: str) -> list[Difference]: ...
+
+    async def commit_import(self, import_id: str, policy: ImportPolicy) -> ImportResult: ...
+
+    async def abort_import(self, import_id: str) -> None: ...
+
+    def import_view(self, import_id: str) -> ImportView: ...
+
+    def imports(self) -> list[ImportView]: ...
 
     def status(self) -> EngineStatus: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,7 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from api.problems import Problem, problem_of, problem_of_status
-from storage.errors import RawblockdError
+from storage.errors import BatchTooLarge, RawblockdError
 
 
 def response_of(problem: Problem) -> Response:
@@ -20,16 +21,23 @@ def response_of(problem: Problem) -> Response:
     return response
 
 
-def add_handlers(app: FastAPI, retry_after_seconds: int) -> None:
-    """Make every error that leaves a route of ``app`` a problem document."""
+def add_handlers(
+    app: FastAPI, retry_after_seconds: int, operations_of: Callable[[str], Iterable[str]] = lambda template: ()
+) -> None:
+    """Make every error that leaves a route of ``app`` a problem document.
 
-    async def on_http(_request: Request, error: Exception) -> Response:
+    ``operations_of`` tells the methods, in small letters, of a path template: the framework knows those of the first
+    route alone.
+    """
+
+    async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         # The framework's detail is only the phrase of the status.
         problem = problem_of_status(error.status_code)
         for name, value in (error.headers or {}).items():
             if name.lower() == "allow":
-                value = _allow(value)
+                template = getattr(request.scope.get("route"), "path", "")
+                value = _allow(value, operations_of(template))
             problem.headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))
         return response_of(problem)
 
@@ -40,7 +48,10 @@ def add_handlers(app: FastAPI, retry_after_seconds: int) -> None:
 
     async def on_ours(_request: Request, error: Exception) -> Response:
         assert isinstance(error, RawblockdError)
-        return response_of(problem_of(error, retry_after_seconds))
+        response = response_of(problem_of(error, retry_after_seconds))
+        if isinstance(error, BatchTooLarge):
+            response.raw_headers.append((b"connection", b"close"))  # the rest of the body was not read
+        return response
 
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_validation)
@@ -55,9 +66,9 @@ async def on_mistake(_request: Request, _error: Exception) -> Response:
     return response
 
 
-def _allow(methods: str) -> str:
-    """Every path that takes GET takes HEAD."""
-    names = {name.strip() for name in methods.split(",")}
+def _allow(methods: str, more: Iterable[str] = ()) -> str:
+    """Every path that takes GET takes HEAD. ``more`` are methods of the path's other routes."""
+    names = {name.strip() for name in methods.split(",")} | {name.upper() for name in more}
     if "GET" in names:
         names.add("HEAD")
     return ", ".join(sorted(names))

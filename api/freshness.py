@@ -12,27 +12,28 @@ from storage.entries import EntryInfo
 from storage.errors import ParameterInvalid
 
 _MAX_AGE = re.compile(rb"(?:^|,)[ \t]*max-age[ \t]*(?:=[ \t]*([^,]*))?", re.IGNORECASE)
+NEVER = "none"
+"""``ttl`` of an entry that never expires, whatever its namespace's default is."""
 _SECONDS = re.compile(r"[1-9][0-9]{0,9}")
 
 
-def read_expiry(parameters: dict[str, str], fields: dict[bytes, bytes], now: float) -> int:
-    """When a put at ``now`` expires, in whole seconds since 1970; 0 for never.
+def read_ttl(parameters: dict[str, str], fields: dict[bytes, bytes]) -> int | None:
+    """The time to live that a request names, in whole seconds from 1; 0 for ``none``: it never expires.
 
-    The ``ttl`` parameter decides, else ``Cache-Control: max-age``; both are whole seconds from 1. Fractions of the
-    present second are rounded up, so that an entry never lives shorter than asked. Raises ``ParameterInvalid``.
+    None if it names none. The ``ttl`` parameter decides, else ``Cache-Control: max-age``. Raises ``ParameterInvalid``.
     """
     text = parameters.get("ttl")
     if text is not None:
-        return math.ceil(now) + _seconds(text, "ttl")
+        return 0 if text == NEVER else _seconds(text, "ttl")
     cache_control = fields.get(b"cache-control")
     if cache_control is None:
-        return 0
+        return None
     given = [match.group(1) for match in _MAX_AGE.finditer(cache_control)]
     if not given:
-        return 0
+        return None
     if len(given) > 1:
         raise ParameterInvalid("max-age is given twice", parameter="max-age")
-    return math.ceil(now) + _seconds((given[0] or b"").rstrip(b" \t").decode("latin-1"), "max-age")
+    return _seconds((given[0] or b"").rstrip(b" \t").decode("latin-1"), "max-age")
 
 
 def freshness_headers(info: EntryInfo, now: float) -> RawHeaders:

@@ -15,9 +15,22 @@ from typing import Any
 
 from api.headers import CORRUPT, MISS, RawHeaders, etag
 from api.ranges import unsatisfied_content_range
-from storage.errors import EntryCorrupt, EntryNotFound, PreconditionFailed, RangeUnsatisfiable, RawblockdError
+from storage.errors import (
+    EntryCorrupt,
+    EntryNotFound,
+    PreconditionFailed,
+    RangeUnsatisfiable,
+    RateLimited,
+    RawblockdError,
+    Unauthenticated,
+    WriteBudgetSpent,
+)
 
 MEDIA_TYPE = "application/problem+json"
+
+BEARER: RawHeaders = [(b"www-authenticate", b'Bearer realm="rawblockd"')]
+BEARER_AND_BASIC: RawHeaders = [*BEARER, (b"www-authenticate", b'Basic realm="rawblockd", charset="UTF-8"')]
+"""What a 401 offers. Basic only on pages: a browser would ask its user for a password wherever it is offered."""
 
 HTTP_CODES = {
     404: ("no_such_route", "There is nothing at this path."),
@@ -70,6 +83,10 @@ def problem_of(error: RawblockdError, retry_after_seconds: int) -> Problem:
         headers.append(CORRUPT if isinstance(error, EntryCorrupt) else MISS)
     elif isinstance(error, PreconditionFailed) and error.present_write_id:
         headers.append((b"etag", etag(error.present_write_id)))
+    elif isinstance(error, Unauthenticated):
+        headers.extend(BEARER_AND_BASIC if error.offers_basic else BEARER)
+    elif isinstance(error, RateLimited | WriteBudgetSpent):
+        headers.append((b"retry-after", b"%d" % error.retry_after_seconds))
     elif isinstance(error, RangeUnsatisfiable):
         headers.append((b"content-range", unsatisfied_content_range(int(error.fields["size_bytes"]))))
     return Problem(error.http_status, error.code, error.sentence, error.detail, error.fields, headers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from api.engine_face import EngineFace
 from storage.errors import Draining, Starting, Unavailable
-from storage.status import EngineState, Reason
+from storage.status import EngineState, accepts_mutations
 
 _REFUSALS: dict[EngineState, type[Unavailable]] = {
     EngineState.STARTING: Starting,
@@ -23,7 +23,5 @@ def refuse_unless_serving(engine: EngineFace) -> None:
 
 
 def is_ready(engine: EngineFace) -> bool:
-    """True while reads and mutations are both accepted: in ready, and in degraded unless the journal refuses rows."""
-    if engine.state is EngineState.READY:
-        return True
-    return engine.state is EngineState.DEGRADED and Reason.JOURNAL_UNAVAILABLE not in engine.reasons
+    """True while reads and mutations are both accepted."""
+    return accepts_mutations(engine.state, engine.reasons)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from api.doors.selection import DoorChoice
 from storage.entries import Durability
 
 
@@ -19,3 +20,5 @@ class ApiSettings:
     """Longest time a client may take for ``limits.SEND_MAX_BYTES`` of an answer, before the connection is cut."""
     retry_after_seconds: int = 1
     """``Retry-After`` of every 503."""
+    doors: tuple[DoorChoice, ...] = ()
+    """The open doors for build caches."""

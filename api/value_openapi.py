@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from api.freshness import NEVER
 from api.limits import TTL_MAX_SECONDS
+from api.openapi_parts import Object, answer, durability, etag, header, lease, namespace, parameter, problems
 from api.problem_schema import problem_answer
 from api.value_paths import TEMPLATE
+from api.values_patch import NO_META
 from storage.entries import Durability
-from storage.limits import KEY_MAX_BYTES, NAMESPACE_MAX_CHARS
+from storage.limits import KEY_MAX_BYTES
 
 _TAG = r'(W/)?"[!#-~]*"'
 _TAGS: dict[str, Any] = {
@@ -23,33 +26,23 @@ _MORE_PUT_HEADERS = {
 }
 """Fields that no parameter can declare: names with a wildcard, and values that depend on the body."""
 
-_Object = dict[str, Any]
 
-
-def value_paths() -> _Object:
+def value_paths() -> Object:
     """The ``paths`` of the document."""
     return {
         TEMPLATE: {
-            "parameters": [_namespace(), _key()],
+            "parameters": [namespace(), _key()],
             "get": _get(),
             "head": _head(),
             "put": _put(),
+            "patch": _patch(),
             "delete": _delete(),
         }
     }
 
 
-def _namespace() -> _Object:
-    return _parameter(
-        "namespace",
-        "path",
-        "The namespace (tenant).",
-        {"type": "string", "pattern": f"^[A-Za-z0-9._-]{{1,{NAMESPACE_MAX_CHARS}}}$"},
-    )
-
-
-def _key() -> _Object:
-    return _parameter(
+def _key() -> Object:
+    return parameter(
         "key",
         "path",
         f"The key: the whole rest of the path, percent-decoded once; 1 to {KEY_MAX_BYTES} bytes, any byte. "
@@ -58,7 +51,7 @@ def _key() -> _Object:
     )
 
 
-def _get() -> _Object:
+def _get() -> Object:
     return {
         "operationId": "get_value",
         "tags": ["values"],
@@ -67,37 +60,38 @@ def _get() -> _Object:
         "`Cache-Status` says so. If the device fails while the body is on its way, the connection ends before the "
         "body is complete.",
         "parameters": [
+            lease(),
             *_read_conditions(),
-            _parameter("Range", "header", "One range of bytes; several, or an unknown unit: the whole value."),
-            _parameter("If-Range", "header", "ETag for which Range holds; with another entry the whole value is sent."),
+            parameter("Range", "header", "One range of bytes; several, or an unknown unit: the whole value."),
+            parameter("If-Range", "header", "ETag for which Range holds; with another entry the whole value is sent."),
         ],
         "responses": {
-            "200": _answer("The value.", _entry_headers(), body=True),
-            "206": _answer("The range.", {**_entry_headers(), "Content-Range": _header("The range sent.")}, body=True),
-            "304": _answer("The client's copy is the present one.", _validators()),
-            **_problems(400, 404, 412, 416, 503),
+            "200": answer("The value.", _entry_headers(), body=True),
+            "206": answer("The range.", {**_entry_headers(), "Content-Range": header("The range sent.")}, body=True),
+            "304": answer("The client's copy is the present one.", _validators()),
+            **problems(400, 404, 412, 416, 503),
         },
     }
 
 
-def _head() -> _Object:
+def _head() -> Object:
     without_body = {str(status): {"description": problem_answer(status)["description"]} for status in (400, 404, 412)}
     return {
         "operationId": "head_value",
         "tags": ["values"],
         "summary": "Ask for a value's header fields",
         "description": "As GET, without the body; Range is ignored.",
-        "parameters": _read_conditions(),
+        "parameters": [lease(), *_read_conditions()],
         "responses": {
-            "200": _answer("The entry is there.", _entry_headers()),
-            "304": _answer("The client's copy is the present one.", _validators()),
+            "200": answer("The entry is there.", _entry_headers()),
+            "304": answer("The client's copy is the present one.", _validators()),
             **without_body,
-            **_problems(503),
+            **problems(503),
         },
     }
 
 
-def _put() -> _Object:
+def _put() -> Object:
     return {
         "operationId": "put_value",
         "tags": ["values"],
@@ -107,20 +101,15 @@ def _put() -> _Object:
         "`Content-Type` and up to 64 `Rawblockd-Meta-*` fields are kept, 8 KiB together. Content-Range, "
         "Content-Encoding and If-Unmodified-Since are refused.",
         "parameters": [
-            _parameter(
-                "ttl",
-                "query",
-                "Seconds to live; decides before Cache-Control.",
-                {"type": "integer", "minimum": 1, "maximum": TTL_MAX_SECONDS},
-            ),
-            _durability(),
-            _parameter(
+            _ttl("Seconds to live, or `none`; decides before Cache-Control. Without either, the namespace's default."),
+            durability(),
+            parameter(
                 "Cache-Control",
                 "header",
                 "`max-age` is the time to live in seconds, if there is no ttl parameter.",
             ),
             _if_match(),
-            _parameter(
+            parameter(
                 "If-None-Match",
                 "header",
                 "`*`: only if there is no entry yet.",
@@ -134,35 +123,65 @@ def _put() -> _Object:
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
         },
         "responses": {
-            "201": _answer("Stored; there was no entry.", _stored_headers()),
-            "204": _answer("Stored in place of an entry.", _stored_headers()),
-            **_problems(400, 408, 411, 412, 413, 503, 507),
+            "201": answer("Stored; there was no entry.", _stored_headers()),
+            "204": answer("Stored in place of an entry.", _stored_headers()),
+            **problems(400, 408, 411, 412, 413, 503, 507),
         },
     }
 
 
-def _delete() -> _Object:
+def _patch() -> Object:
+    return {
+        "operationId": "patch_value",
+        "tags": ["values"],
+        "summary": "Change what is kept with a value",
+        "description": "`ttl` alone changes when the entry expires: it stays the same entry. With `Content-Type` or "
+        "`Rawblockd-Meta-*` fields (which replace all metadata; `meta=none` removes it) the record is copied inside "
+        "the daemon: a new entry with the same bytes. There is no body.",
+        "parameters": [
+            _ttl("Seconds to live from now on, or `none`."),
+            parameter("meta", "query", "`none` removes the client metadata.", {"type": "string", "enum": [NO_META]}),
+            durability(),
+            _if_match(),
+        ],
+        "x-more-headers": {
+            "Content-Type": "Replaces the type that is kept.",
+            "Rawblockd-Meta-*": "Replace all client metadata.",
+        },
+        "responses": {
+            "204": answer("Changed.", {"ETag": etag()}),
+            **problems(400, 404, 412, 503, 507),
+        },
+    }
+
+
+def _ttl(description: str) -> Object:
+    seconds = {"type": "integer", "minimum": 1, "maximum": TTL_MAX_SECONDS}
+    return parameter("ttl", "query", description, {"anyOf": [seconds, {"const": NEVER}]})
+
+
+def _delete() -> Object:
     return {
         "operationId": "delete_value",
         "tags": ["values"],
         "summary": "Delete a value",
         "description": "Acknowledged at its durability level, as a put is.",
-        "parameters": [_durability(), _if_match()],
-        "responses": {"204": {"description": "Deleted."}, **_problems(400, 404, 412, 503)},
+        "parameters": [durability(), _if_match()],
+        "responses": {"204": {"description": "Deleted."}, **problems(400, 404, 412, 503)},
     }
 
 
-def _read_conditions() -> list[_Object]:
+def _read_conditions() -> list[Object]:
     return [
         _if_match(),
-        _parameter("If-None-Match", "header", "304 if the entry is one of these.", _TAGS),
-        _parameter("If-Modified-Since", "header", "304 if the entry is not newer; without If-None-Match only."),
-        _parameter("If-Unmodified-Since", "header", "412 if the entry is newer; without If-Match only."),
+        parameter("If-None-Match", "header", "304 if the entry is one of these.", _TAGS),
+        parameter("If-Modified-Since", "header", "304 if the entry is not newer; without If-None-Match only."),
+        parameter("If-Unmodified-Since", "header", "412 if the entry is newer; without If-Match only."),
     ]
 
 
-def _if_match() -> _Object:
-    return _parameter(
+def _if_match() -> Object:
+    return parameter(
         "If-Match",
         "header",
         "412 unless the entry is one of these.",
@@ -171,64 +190,20 @@ def _if_match() -> _Object:
     )
 
 
-def _durability() -> _Object:
-    return _parameter(
-        "durability",
-        "query",
-        "When to acknowledge: `none` at once, `journal` when it survives the end of the process, `flush` when it "
-        "survives power loss.",
-        {"type": "string", "enum": [level.value for level in Durability]},
-    )
-
-
-def _parameter(
-    name: str, place: str, description: str, schema: _Object | None = None, *, example: str | None = None
-) -> _Object:
-    shown = {} if example is None else {"example": example}
-    return {
-        **shown,
-        "name": name,
-        "in": place,
-        "required": place == "path",
-        "description": description,
-        "schema": schema or {"type": "string"},
-    }
-
-
-def _problems(*statuses: int) -> _Object:
-    return {str(status): problem_answer(status) for status in statuses}
-
-
-def _answer(description: str, headers: _Object, *, body: bool = False) -> _Object:
-    answer: _Object = {"description": description, "headers": headers}
-    if body:
-        # As it was put: any media type, application/octet-stream if the put named none.
-        answer["content"] = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
-    return answer
-
-
-def _header(description: str, schema: _Object | None = None, *, required: bool = True) -> _Object:
-    return {"description": description, "required": required, "schema": schema or {"type": "string"}}
-
-
-def _etag() -> _Object:
-    return _header("The entry's write id.", {"type": "string", "pattern": '^"[0-9a-f]{16}"$'})
-
-
-def _stored_headers() -> _Object:
+def _stored_headers() -> Object:
     levels = {"type": "string", "enum": [level.value for level in Durability]}
-    return {"ETag": _etag(), "Rawblockd-Durability": _header("The level that was reached.", levels)}
+    return {"ETag": etag(), "Rawblockd-Durability": header("The level that was reached.", levels)}
 
 
-def _validators() -> _Object:
+def _validators() -> Object:
     return {
-        "ETag": _etag(),
-        "Last-Modified": _header("When the value was stored."),
-        "Cache-Status": _header("`rawblockd; hit`."),
-        "Age": _header("Seconds since then, if the entry expires.", {"type": "integer", "minimum": 0}, required=False),
-        "Cache-Control": _header("`max-age`: the whole time to live, if the entry expires.", required=False),
+        "ETag": etag(),
+        "Last-Modified": header("When the value was stored."),
+        "Cache-Status": header("`rawblockd; hit`."),
+        "Age": header("Seconds since then, if the entry expires.", {"type": "integer", "minimum": 0}, required=False),
+        "Cache-Control": header("`max-age`: the whole time to live, if the entry expires.", required=False),
     }
 
 
-def _entry_headers() -> _Object:
-    return {**_validators(), "Accept-Ranges": _header("`bytes`.")}
+def _entry_headers() -> Object:
+    return {**_validators(), "Accept-Ranges": header("`bytes`.")}

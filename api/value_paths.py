@@ -2,6 +2,9 @@
 
 ``/v1/kv/{namespace}/{key}``: the key is all that follows the second slash, percent-decoded exactly once. Any byte is
 legal in it: ``..``, ``%2F``, NUL and what isn't UTF-8 are bytes of a key, and nothing is normalised.
+
+``/v1/kv/{namespace}`` and ``/v1/kv/{namespace}:{verb}`` are of a namespace as a whole. No name has a colon, so the
+first one ends it; an escaped colon (``%3A``) is a character of the name, and not a legal one.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from storage.limits import KEY_MAX_BYTES, NAMESPACE_MAX_CHARS
 
 PREFIX = b"/v1/kv/"
 TEMPLATE = "/v1/kv/{namespace}/{key}"
+NAMESPACE_TEMPLATE = "/v1/kv/{namespace}"
+VERB_TEMPLATE = "/v1/kv/{namespace}:%s"
 
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _NAMESPACE = re.compile(rb"[A-Za-z0-9._-]{1,%d}" % NAMESPACE_MAX_CHARS)
@@ -23,6 +28,12 @@ def split_path(raw_path: bytes) -> tuple[bytes, bytes] | None:
     """Namespace and key of a path with ``PREFIX``, both still escaped; None without a slash between them."""
     namespace, slash, key = raw_path[len(PREFIX) :].partition(b"/")
     return (namespace, key) if slash else None
+
+
+def split_verb(raw_path: bytes) -> tuple[bytes, bytes | None]:
+    """Namespace, still escaped, and verb of a path without a key; None without a colon."""
+    namespace, colon, verb = raw_path[len(PREFIX) :].partition(b":")
+    return namespace, verb if colon else None
 
 
 def decode_namespace(raw: bytes) -> str:

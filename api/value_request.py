@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
+from api.admission import fields_of
 from api.engine_face import EngineFace
-from api.headers import has_body, read_fields
+from api.headers import has_body
 from api.settings import ApiSettings
 
 
@@ -44,7 +45,7 @@ def value_request(
     engine: EngineFace, settings: ApiSettings, scope: Scope, receive: Receive, send: Send
 ) -> ValueRequest:
     """The request of a scope; namespace and key are filled in when they are decoded."""
-    fields = read_fields(scope["headers"])
+    fields = fields_of(scope)
     return ValueRequest(
         engine, settings, "", b"", fields, scope["query_string"], receive, send, body_unread=has_body(fields)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from api.answers import send_whole
 from api.conditions import read_conditions
+from api.defaults import durability_of
 from api.parameters import read_durability, read_parameters
 from api.value_request import ValueRequest
 
@@ -13,7 +14,7 @@ _PARAMETERS = frozenset({"durability"})
 async def answer_delete(request: ValueRequest) -> int:
     """Answer 204 and return it. Raises the engine's errors and ``ParameterInvalid``."""
     parameters = read_parameters(request.query, _PARAMETERS)
-    durability = read_durability(parameters, request.settings.default_durability)
+    durability = durability_of(request, read_durability(parameters))
     conditions = read_conditions(request.fields)
     await request.engine.delete(request.namespace, request.key, conditions=conditions, durability=durability)
     request.answered = True

@@ -14,23 +14,20 @@ from api.freshness import freshness_headers
 from api.headers import HIT, NO_SCRIPTS, RawHeaders, etag
 from api.limits import SEND_MAX_BYTES
 from api.metadata import metadata_headers
-from api.parameters import read_parameters
+from api.parameters import read_lease, read_parameters
 from api.ranges import content_range, select_range
 from api.value_request import ClientGone, ValueRequest
+from api.value_windows import copy_window, window_stop
 from storage.entries import EntryInfo
 from storage.errors import PreconditionFailed
-from storage.limits import CHUNK_BYTES, TRANSFER_MAX_BYTES
 
-_NO_PARAMETERS: frozenset[str] = frozenset()
-
-_WINDOW_CHUNKS = TRANSFER_MAX_BYTES // CHUNK_BYTES - 1
-"""Chunks read for one window: one transfer of the device, with room for where the record starts within a block."""
+_PARAMETERS = frozenset({"lease"})
 
 
 async def answer_head(request: ValueRequest) -> int:
     """Answer as ``GET`` would, without the body. A HEAD takes no range (RFC 9110, 14.2)."""
-    read_parameters(request.query, _NO_PARAMETERS)
-    info = await request.engine.head(request.namespace, request.key)
+    lease_id = read_lease(read_parameters(request.query, _PARAMETERS))
+    info = await request.engine.head(request.namespace, request.key, lease_id=lease_id)
     if _is_not_modified(request, info):
         return await _send_not_modified(request, info)
     headers = _entry_headers(info)
@@ -47,8 +44,8 @@ async def answer_get(request: ValueRequest) -> int:
     errors, ``PreconditionFailed``, ``RangeUnsatisfiable`` and ``ClientGone``; with ``request.answered`` set, the
     answer has begun and must be cut short.
     """
-    read_parameters(request.query, _NO_PARAMETERS)
-    reader = await request.engine.open_read(request.namespace, request.key)
+    lease_id = read_lease(read_parameters(request.query, _PARAMETERS))
+    reader = await request.engine.open_read(request.namespace, request.key, lease_id=lease_id)
     try:
         info = reader.info
         if _is_not_modified(request, info):
@@ -70,8 +67,8 @@ async def answer_get(request: ValueRequest) -> int:
 async def _send_payload(
     request: ValueRequest, reader: EntryReader, status: int, headers: RawHeaders, start: int, stop: int
 ) -> None:
-    at = _window_stop(start, stop)
-    data = await _copy(reader, start, at)
+    at = window_stop(start, stop)
+    data = await copy_window(reader, start, at)
     if at == stop:
         # All of it: nothing of the engine's is held any more while the client takes its time.
         reader.close()
@@ -84,28 +81,11 @@ async def _send_payload(
         await send_head(request.send, status, headers)
         await _send_slices(request, departure, data, more=True)
         while at < stop:
-            start, at = at, _window_stop(at, stop)
-            data = await _copy(reader, start, at)
+            start, at = at, window_stop(at, stop)
+            data = await copy_window(reader, start, at)
             await _send_slices(request, departure, data, more=at < stop)
     finally:
         departure.cancel()
-
-
-def _window_stop(start: int, stop: int) -> int:
-    """Where the next window of a value ends: a small rest is taken whole, a large one in whole checksummed chunks."""
-    if stop - start <= TRANSFER_MAX_BYTES:
-        return stop
-    return (start // CHUNK_BYTES + _WINDOW_CHUNKS) * CHUNK_BYTES
-
-
-async def _copy(reader: EntryReader, start: int, stop: int) -> bytes:
-    """The verified bytes from ``start`` to ``stop``.
-
-    The iteration comes to its end, so that the engine's buffers are free again before the network gets the bytes: a
-    slow client holds a copy, never a buffer of the pool.
-    """
-    parts = [bytes(piece) async for piece in reader.pieces(start, stop)]
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 async def _send_slices(request: ValueRequest, departure: asyncio.Future[None], data: bytes, *, more: bool) -> None:

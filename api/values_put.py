@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from api.answers import send_whole
 from api.conditions import read_conditions
+from api.defaults import durability_of, expiry_of
 from api.digests import DigestCheck, read_digests
 from api.engine_face import ValuePut
-from api.freshness import read_expiry
+from api.freshness import read_ttl
 from api.headers import declared_length, etag
 from api.limits import TRICKLE_BYTES
 from api.metadata import read_content_type, read_metadata
@@ -23,8 +23,8 @@ _PARAMETERS = frozenset({"ttl", "durability"})
 _LEVELS = {level: level.value.encode() for level in Durability}
 
 
-async def answer_put(request: ValueRequest) -> int:
-    """Answer 201 (new) or 204 (replaced), and return which.
+async def answer_put(request: ValueRequest, sha256: bytes | None = None) -> int:
+    """Answer 201 (new) or 204 (replaced), and return which. The body must have the digest ``sha256``, if it is given.
 
     All that can be refused is refused before the first byte of the body is asked for, so that a client that waits for
     100 Continue never sends it in vain. Raises the engine's errors, those of the header fields, ``BodyTimeout`` and
@@ -34,10 +34,13 @@ async def answer_put(request: ValueRequest) -> int:
     length = declared_length(fields)
     _refuse_unsupported(fields)
     parameters = read_parameters(request.query, _PARAMETERS)
-    durability = read_durability(parameters, request.settings.default_durability)
-    expires_at = read_expiry(parameters, fields, time.time())
+    durability = durability_of(request, read_durability(parameters))
+    expires_at = expiry_of(request, read_ttl(parameters, fields))
     conditions = read_conditions(fields)
     check = read_digests(fields)
+    if sha256 is not None:
+        check = DigestCheck({}) if check is None else check
+        check.demand("sha256", sha256)
     content_type = read_content_type(fields)
     metadata = read_metadata(fields, content_type)
     put = await request.engine.begin_put(

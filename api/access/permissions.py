@@ -77,6 +77,8 @@ _READ_VALUES = Permission(Role.READER, _NAMESPACE, Room.VALUES)
 _WRITE_VALUES = Permission(Role.WRITER, _NAMESPACE, Room.VALUES)
 _OPERATE_NAMESPACE = Permission(Role.OPERATOR, _NAMESPACE)
 _OPERATE = Permission()
+_READ_SOME = Permission(Role.READER, Reach.SOME, Room.BOTH)
+_WRITE_SOME = Permission(Role.WRITER, Reach.SOME, Room.BOTH)
 _LOOK = Permission(Role.READER, Reach.DEVICE, offers_basic=True)
 _ACT = Permission(Role.OPERATOR, Reach.DEVICE, offers_basic=True)
 _DOCUMENTS = Permission(Role.READER, Reach.SOME, Room.BOTH, offers_basic=True)
@@ -105,6 +107,19 @@ PERMISSIONS: Mapping[tuple[str, str], Permission] = {
     ("/v1/leases", "GET"): _OPERATE,
     # Whoever has the id of a lease is its holder: nobody else is told it.
     ("/v1/leases/{lease}", "DELETE"): Permission(Role.READER, Reach.SOME, Room.BOTH),
+    ("/v1/namespaces/{namespace}/snapshots", "POST"): Permission(Role.WRITER, _NAMESPACE, Room.BOTH),
+    ("/v1/snapshots", "GET"): _OPERATE,
+    # Their handlers ask for the same role in the namespace that the id leads to.
+    ("/v1/snapshots/{snapshot}", "GET"): _READ_SOME,
+    ("/v1/snapshots/{snapshot}", "DELETE"): _WRITE_SOME,
+    ("/v1/snapshots/{snapshot}/export", "GET"): _READ_SOME,
+    ("/v1/namespaces/{namespace}/imports", "POST"): Permission(Role.WRITER, _NAMESPACE, Room.BOTH),
+    ("/v1/imports", "GET"): _OPERATE,
+    ("/v1/imports/{import}", "GET"): _WRITE_SOME,
+    ("/v1/imports/{import}", "DELETE"): _WRITE_SOME,
+    ("/v1/imports/{import}/parts/{part}", "PUT"): _WRITE_SOME,
+    ("/v1/imports/{import}/differences", "GET"): _WRITE_SOME,
+    ("/v1/imports/{import}/commit", "POST"): _WRITE_SOME,
     ("/v1/status", "GET"): _OPERATE,
     ("/v1/recovery", "GET"): _OPERATE,
     ("/v1/recovery/acknowledge", "POST"): _OPERATE,

@@ -12,6 +12,7 @@ import httpx2
 import uvicorn
 
 from api.application import create_app
+from api.engine_face import EngineFace
 from api.health import RenderMetrics
 from api.settings import ApiSettings
 from storage.device.opening import open_device
@@ -43,16 +44,28 @@ def server_over_unstarted_engine(
     path = str(folder / "cache.img")
     format_device(path, size_bytes=64 * MIB)
     device = open_device(path, write=True)
-    app = create_app(Engine(device, EngineOptions(buffer_bytes=16 * MIB)), settings, render_metrics)
+    try:
+        engine = Engine(device, EngineOptions(buffer_bytes=16 * MIB))
+        with (
+            server_over(engine, settings, render_metrics) as url,
+            httpx2.Client(base_url=url, timeout=60) as client,
+        ):
+            yield client
+    finally:
+        device.close()
+
+
+@contextlib.contextmanager
+def server_over(engine: EngineFace, settings: ApiSettings, render_metrics: RenderMetrics) -> Iterator[str]:
+    """The address of a server over any engine."""
+    app = create_app(engine, settings, render_metrics)
     server = _Server(uvicorn.Config(app, port=0, lifespan="off", ws="none", log_config=None, access_log=False))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
         assert server.listening.wait(START_TIMEOUT_SECONDS)
         port = server.servers[0].sockets[0].getsockname()[1]
-        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            yield client
+        yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()
-        device.close()

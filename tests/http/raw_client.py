@@ -45,7 +45,7 @@ class RawAnswer:
 
 
 def head(method: str, path: str, headers: Iterable[tuple[str, str]] = ()) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: test", *(f"{name}: {value}" for name, value in headers)]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *(f"{name}: {value}" for name, value in headers)]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 

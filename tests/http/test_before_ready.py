@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
+from api.batch.verbs import BATCH_VERBS
 from api.settings import ApiSettings
 from tests.http.local_server import server_over_unstarted_engine
 
@@ -25,19 +26,30 @@ def not_started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Cli
         ("GET", "/v1/kv/tests/k"),
         ("HEAD", "/v1/kv/tests/k"),
         ("PUT", "/v1/kv/tests/k"),
+        ("PATCH", "/v1/kv/tests/k?ttl=1"),
         ("DELETE", "/v1/kv/tests/k"),
+        ("GET", "/v1/kv/tests"),
+        *(("POST", f"/v1/kv/tests:{verb}") for verb in BATCH_VERBS),
+        ("GET", "/v1/namespaces"),
+        ("GET", "/v1/namespaces/tests"),
+        ("PUT", "/v1/namespaces/tests"),
+        ("DELETE", "/v1/namespaces/tests"),
+        ("GET", "/v1/leases"),
+        ("DELETE", "/v1/leases/some"),
         ("POST", "/v1/checkpoint"),
         ("POST", "/v1/recovery/acknowledge"),
     ],
 )
 def test_values_and_mutations_are_503_recovering(not_started: httpx2.Client, method: str, path: str) -> None:
-    answer = not_started.request(method, path, content=b"body" if method == "PUT" else None)
+    has_body = method == "PUT" or ":" in path
+    answer = not_started.request(method, path, content=b"{}" if has_body else None)
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "7"
     assert answer.headers["content-type"] == "application/problem+json"
     if method != "HEAD":
         assert answer.json()["code"] == "recovering"
-    assert answer.headers.get("connection") == ("close" if method == "PUT" else None)
+    is_unread = has_body and path.startswith("/v1/kv/")
+    assert answer.headers.get("connection") == ("close" if is_unread else None)
 
 
 def test_what_needs_no_engine_is_answered_as_ever(not_started: httpx2.Client) -> None:
@@ -46,7 +58,7 @@ def test_what_needs_no_engine_is_answered_as_ever(not_started: httpx2.Client) ->
     assert not_started.get("/docs").status_code == 200
     assert not_started.get("/v1/status").json()["state"] == "starting"
     assert not_started.get("/v1/recovery").json()["entries"] == []
-    assert "starting" in not_started.get("/").text
+    assert "Starting" in not_started.get("/").text
 
 
 def test_readiness_is_503_and_says_how_far_the_recovery_is(not_started: httpx2.Client) -> None:

@@ -18,16 +18,21 @@ SMUGGLED = request("DELETE", "/v1/kv/tests/victim")
         ("GET", "/v1/kv/tests/%", [], 400),
         ("GET", "/v1/kv/a%20b/c", [], 400),
         ("GET", "/v1/kv/tests/missing?x=1", [], 400),
-        ("GET", "/v1/kv/tests", [], 404),
-        ("GET", "/v1/kv/", [], 404),
+        ("GET", "/v1/kv/tests?limit=0", [], 400),
+        ("GET", "/v1/kv/no-such-namespace", [], 404),
+        ("GET", "/v1/kv/", [], 400),
         ("GET", "/v1/kv", [], 404),
         ("GET", "/v1/nothing", [], 404),
         ("GET", "/v1/recovery?limit=0", [], 422),
         ("HEAD", "/v1/kv/tests/missing", [], 404),
         ("POST", "/v1/kv/tests/missing", [], 405),
-        ("PATCH", "/v1/kv/tests/missing", [], 405),
+        ("PATCH", "/v1/kv/tests/missing", [], 400),
+        ("PATCH", "/v1/kv/tests/missing?ttl=5", [], 404),
         ("OPTIONS", "/v1/kv/tests/missing", [], 405),
-        ("POST", "/v1/kv/tests:mget", [], 404),
+        ("POST", "/v1/kv/tests:none", [], 404),
+        ("POST", "/v1/kv/tests:mget", [], 415),
+        ("POST", "/v1/kv/tests:mget", [("Content-Type", "application/json")], 400),
+        ("GET", "/v1/kv/tests:mget", [], 405),
         ("POST", "/v1/status", [], 405),
         ("PUT", "/v1/kv/tests/no-length", [], 411),
         ("DELETE", "/v1/kv/tests/missing", [], 404),
@@ -60,7 +65,9 @@ def test_a_connection_lives_on_after_an_error_without_a_body(
         ("/v1/kv/tests/x", [("Content-Type", "nonsense")], 400),
         ("/v1/kv/tests/x", [("If-Match", "*")], 412),
         ("/v1/kv/tests/", [], 400),
-        ("/v1/kv/tests", [], 404),
+        ("/v1/kv/tests", [], 405),
+        ("/v1/kv/tests:mput", [], 405),
+        ("/v1/kv/tests:none", [], 404),
     ],
 )
 def test_an_unread_body_is_never_the_next_request(
@@ -91,7 +98,7 @@ def test_a_body_where_none_is_taken_is_never_the_next_request(daemon: Daemon, me
     with RawClient(daemon.address) as client:
         assert client.ask("PUT", "/v1/kv/tests/victim", body=b"alive").status in (201, 204)
         answer = client.ask(method, "/v1/kv/tests/missing", [], SMUGGLED)
-        assert answer.status == (405 if method in ("POST", "PATCH") else 404)
+        assert answer.status == {"POST": 405, "PATCH": 400}.get(method, 404)
     with RawClient(daemon.address) as client:
         assert client.ask("GET", "/v1/kv/tests/victim").body == b"alive"
 
@@ -199,7 +206,7 @@ def test_a_client_gone_in_mid_answer_leaves_nothing(daemon: Daemon, key: str) ->
         b"nonsense\r\n\r\n",
         b"GET\r\n\r\n",
         b"\x00\x01\x02\r\n\r\n",
-        b"GET /v1/kv/tests/\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /v1/kv/tests/\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )
 def test_what_is_no_http_is_answered_400(daemon: Daemon, data: bytes) -> None:

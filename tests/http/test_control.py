@@ -85,9 +85,7 @@ def test_reading_an_action_is_405(client: RawClient, path: str) -> None:
     assert (answer.status, answer.header("allow")) == (405, "POST")
 
 
-@pytest.mark.parametrize(
-    "path", ["/nothing", "/v1", "/v1/kv", "/v1/status/", "/v1/kv/tests", "/v1/kv/tests:mget", "//"]
-)
+@pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/kv", "/v1/status/", "/v1/kv/tests:none", "//"])
 def test_unknown_paths_are_404_problems(client: RawClient, path: str) -> None:
     answer = client.ask("GET", path)
     assert answer.status in (400, 404)
@@ -95,10 +93,10 @@ def test_unknown_paths_are_404_problems(client: RawClient, path: str) -> None:
 
 
 def test_values_name_the_methods_they_take(client: RawClient) -> None:
-    for method in ("POST", "PATCH", "OPTIONS", "TRACE", "PROPFIND"):
+    for method in ("POST", "OPTIONS", "TRACE", "PROPFIND"):
         answer = client.ask(method, "/v1/kv/tests/k")
         assert (answer.status, answer.code) == (405, "method_not_allowed")
-        assert answer.header("allow") == "GET, HEAD, PUT, DELETE"
+        assert answer.header("allow") == "GET, HEAD, PUT, PATCH, DELETE"
 
 
 def test_probes_of_a_ready_daemon(daemon: Daemon) -> None:
@@ -132,15 +130,6 @@ def test_metrics_speak_openmetrics_when_asked(daemon: Daemon) -> None:
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
     assert daemon.http.get("/metrics").headers["content-type"].startswith("text/plain")
-
-
-def test_pages_run_no_scripts_and_fetch_nothing(daemon: Daemon) -> None:
-    for path in PAGES:
-        answer = daemon.http.get(path)
-        assert answer.headers["content-type"] == "text/html; charset=utf-8"
-        assert "default-src 'none'" in answer.headers["content-security-policy"]
-        assert "<script" not in answer.text
-        assert "https://" not in answer.text
 
 
 def test_the_operator_page_links_to_what_is_there(daemon: Daemon) -> None:

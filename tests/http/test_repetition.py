@@ -15,6 +15,7 @@ GROWTH_MAX_BYTES = 8 << 20
 PASSES_MAX = 3
 """Memory is judged again after another pass: an allocator and a collector reach a level once, a leak grows on."""
 BATCH = 100
+MSGPACK = ("Content-Type", "application/msgpack")
 
 KEPT = {
     "key of no bytes": (request("GET", "/v1/kv/tests/"), 400),
@@ -34,7 +35,11 @@ KEPT = {
     ),
     "unsatisfiable range": (request("GET", "/v1/kv/tests/present", [("Range", "bytes=99-")]), 416),
     "wrong method": (request("POST", "/v1/kv/tests/k"), 405),
-    "unknown route": (request("GET", "/v1/kv/tests"), 404),
+    "unknown route": (request("GET", "/v1/kv/tests:none"), 404),
+    "namespace not there": (request("GET", "/v1/kv/no-such-namespace"), 404),
+    "odd listing": (request("GET", "/v1/kv/tests?cursor=odd"), 400),
+    "broken batch": (request("POST", "/v1/kv/tests:mput", [MSGPACK], b"\x80\x81\xa3key\xc4\x01k\xc4\x09half"), 400),
+    "batch of misses": (request("POST", "/v1/kv/tests:mget", [MSGPACK], b"\x81\xa4keys\x91\xc4\x01k"), 200),
     "framework 404": (request("GET", "/nothing"), 404),
     "framework 422": (request("GET", "/v1/recovery?limit=x"), 422),
 }

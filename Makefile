@@ -1,10 +1,13 @@
 # make run      the daemon on a 1 GiB file in ./var, http://127.0.0.1:8790
 # make test     everything CI checks: lint, types, layers, all test suites
-# make bench    how long a start takes with a million entries, as a ratio to reading the same bytes
+# make bench    how long a start takes with a million entries, as a ratio to reading the same bytes; what eviction costs
+# make bench-torn  a snapshot of a table while three writers insert a million rows, and torn ones healed, into docs/client.md
+# make bench-hitratio  hit ratios of the eviction policies against libCacheSim, into docs/eviction.md: some minutes
 # make torture  2,000 kills and other harm, then the kills at named points: about an hour
 # make lint     only the static checks
 # make format   let ruff rewrite what it can
 # make docs     write the generated pages of docs/
+# make screenshots  the pictures of docs/operator-page.md
 # make lock     pin the newest allowed versions in requirements.lock
 
 PYTHON ?= python3
@@ -13,7 +16,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test bench torture lint format docs lock packages clean
+.PHONY: run test bench bench-torn bench-hitratio torture lint format docs screenshots lock packages clean
 
 run: $(READY)
 	@mkdir -p var
@@ -24,6 +27,13 @@ test: lint packages
 
 bench: $(READY)
 	@$(BIN)/python -m bench.restart
+	@$(BIN)/python -m bench.eviction_cost
+
+bench-torn: $(READY)
+	@$(BIN)/python -m bench.torn_snapshot
+
+bench-hitratio: $(READY)
+	@$(BIN)/python -m bench.hit_ratio
 
 torture: $(READY)
 	@mkdir -p var
@@ -43,12 +53,17 @@ format: $(READY)
 docs: $(READY)
 	@$(BIN)/python -m rawblockd.documents
 	@$(BIN)/python -m tests.docs.format_tables
+	@$(BIN)/python -m tests.operations.runbook_example
+
+screenshots: $(READY)
+	@tests/install_packages.sh chromium fonts-inter
+	@$(BIN)/python -m tests.browser.screenshots
 
 # Everything, the build backend too, comes from the lock, so that two machines test the same versions.
-$(READY): pyproject.toml requirements.lock
+$(READY): pyproject.toml clients/python/pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -r requirements.lock
-	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(PIP) install --no-deps --no-build-isolation --editable . --editable clients/python
 	@touch $@
 
 # A scratch environment resolves anew; only names and versions go into the lock.
@@ -56,10 +71,20 @@ lock:
 	@set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(PYTHON) -m venv "$$scratch"; \
 	"$$scratch/bin/python" -m pip --disable-pip-version-check --quiet install ".[dev]"; \
-	"$$scratch/bin/python" -m pip --disable-pip-version-check freeze --exclude rawblockd > requirements.lock
+	"$$scratch/bin/python" -m pip --disable-pip-version-check freeze --exclude rawblockd --exclude rawblockd-client > requirements.lock
 
 # Foreign signatures to refuse, loop devices and fault injection: the tests use the real tools.
-PACKAGES := e2fsprogs xfsprogs btrfs-progs lvm2 fdisk cryptsetup-bin util-linux mount systemd
+PACKAGES := e2fsprogs xfsprogs btrfs-progs lvm2 fdisk cryptsetup-bin util-linux mount systemd python3-venv
+# Clients of the build caches, beside those of the lock.
+PACKAGES += bazel-bootstrap ccache curl gcc gradle
+# A real Prometheus reads the metrics and the alerts.
+PACKAGES += prometheus
+# A real browser looks at the operator page.
+PACKAGES += chromium
+# A real terminal for rawblockd top.
+PACKAGES += tmux
+# Certificates for TLS.
+PACKAGES += openssl
 packages:
 	@tests/install_packages.sh $(PACKAGES)
 

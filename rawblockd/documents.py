@@ -1,4 +1,4 @@
-"""The generated pages of ``docs/``: settings, errors and exit codes, each from the code that defines them.
+"""The generated pages of ``docs/``, the dashboard and the client's error classes, each from the code that defines it.
 
 ``python -m rawblockd.documents`` writes them; a test compares them with what would be written.
 """
@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import rawblockd.errors
+from metrics.dashboard import dashboard_json
+from rawblockd.client_problems import client_problems
+from rawblockd.metrics_document import metrics_page
 from rawblockd.settings import ENVIRONMENT_PREFIX, Settings
-from rawblockd.settings_texts import allowed_text, bare_type, default_text
+from rawblockd.settings_texts import ANY_TEXT, allowed_text, default_text
 from storage.errors import RawblockdError
 
 FOLDER = Path(__file__).parent.parent / "docs"
@@ -27,14 +30,16 @@ SETTINGS_HEAD = """\
 4. the default
 
 A name that isn't below is an error that names it, in the environment (`RAWBLOCKD_…`) as in the file, and so is a
-value that isn't allowed; the daemon doesn't start then (exit code 2). `RAWBLOCKD_URL` alone is for the commands that
-talk to a daemon.
+value that isn't allowed; the daemon doesn't start then (exit code 2). `RAWBLOCKD_URL`, `RAWBLOCKD_TOKEN`,
+`RAWBLOCKD_CLIENT_TOKEN_FILE`, `RAWBLOCKD_CA` and `RAWBLOCKD_CLIENT_CERTIFICATE` are for the commands that talk to a
+daemon.
 Kubernetes sets variables like `RAWBLOCKD_PORT=tcp://…` for a service of that name: use
 `enableServiceLinks: false`, or call the service something else.
 
 Sizes are bytes, or a whole number with `KiB`, `MiB`, `GiB` or `TiB`: `4096`, `"4KiB"`, `"64 MiB"`.
 
-SIGHUP reads all sources again and takes over `log_level`, nothing else.
+SIGHUP reads all sources again and takes over `log_level`, nothing else; the files of tokens and certificates are read
+again too.
 """
 
 ERRORS_HEAD = """\
@@ -57,7 +62,7 @@ EXIT_CODES_HEAD = """\
 EXIT_CODES_TAIL = """\
 | 130, 143 | A second SIGINT or SIGTERM: left at once. What was acknowledged is on the device. |
 
-A restart without a change can't help after 2, 10, 12–19 and 30–32: the systemd unit doesn't try it.
+A restart without a change can't help after {codes}: the systemd units don't try it (`RestartPreventExitStatus=`).
 """
 
 
@@ -80,7 +85,7 @@ def settings_page() -> str:
     ]
     for name, field in Settings.model_fields.items():
         default = f"`{default_text(name)}`" if default_text(name) else ""
-        allowed = "text" if bare_type(name) is str else allowed_text(name).split(" (")[0]
+        allowed = allowed_text(name).split(" (")[0].replace(ANY_TEXT, "text")
         lines.append(f"| `{name}` | {default} | {allowed} | {field.description} |")
     lines += ["", f"The variable of a setting is `{ENVIRONMENT_PREFIX}` and its name in capital letters."]
     return "\n".join(lines) + "\n"
@@ -100,6 +105,11 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def hopeless_exit_codes() -> list[int]:
+    """Exit codes after which a restart without a change ends in the same way: what the units must not restart after."""
+    return sorted({kind.exit_code for _, kind in error_classes() if not kind.restart_helps})
+
+
 def exit_codes_page() -> str:
     meanings: dict[int, list[str]] = {}
     for _, kind in error_classes():
@@ -108,7 +118,7 @@ def exit_codes_page() -> str:
     lines = [
         GENERATED.format(source="storage/errors.py and rawblockd/errors.py"),
         EXIT_CODES_HEAD + "\n".join(f"| {code} | {' '.join(meanings[code])} |" for code in sorted(meanings)),
-        EXIT_CODES_TAIL,
+        EXIT_CODES_TAIL.format(codes=", ".join(str(code) for code in hopeless_exit_codes())),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -117,6 +127,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "errors.md": errors_page,
     "exit-codes.md": exit_codes_page,
+    "metrics.md": lambda: metrics_page(GENERATED.format(source="metrics/ and rawblockd/metrics_document.py")),
+    "../metrics/dashboard.json": dashboard_json,
+    "../clients/python/rawblockd_client/problems.py": client_problems,
 }
 
 

@@ -17,6 +17,12 @@ class DaemonUnreachable(RawblockdError):
     exit_code = 5
 
 
+class ExtraMissing(RawblockdError):
+    code = "extra_missing"
+    sentence = "A part of the program that is installed only on request is missing."
+    exit_code = 7
+
+
 class DaemonRefused(RawblockdError):
     """``fields`` hold the daemon's problem: ``problem_code`` and ``status``."""
 

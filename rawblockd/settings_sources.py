@@ -20,7 +20,9 @@ from rawblockd.settings_texts import allowed_text
 from storage.errors import SettingsInvalid
 
 CONFIG_VARIABLE = ENVIRONMENT_PREFIX + "CONFIG"
-CLIENT_VARIABLES = {ENVIRONMENT_PREFIX + "URL"}
+CLIENT_VARIABLES = {
+    ENVIRONMENT_PREFIX + name for name in ("URL", "TOKEN", "CLIENT_TOKEN_FILE", "CA", "CLIENT_CERTIFICATE")
+}
 """Variables of the commands that talk to a daemon; to the daemon itself they mean nothing, but are not mistakes."""
 CONFIG_MAX_BYTES = 1 << 20
 

@@ -10,6 +10,9 @@ from rawblockd.settings import Settings
 from rawblockd.sizes import ALLOWED as SIZE_ALLOWED
 from rawblockd.sizes import parse_size, size_text
 
+ANY_TEXT = "a text that is not empty"
+"""What a setting allows that is a text without a form of its own."""
+
 
 def bare_type(name: str) -> type:
     """The type of a setting without None and without its constraints: bool, int, float, str or an enum."""
@@ -32,13 +35,16 @@ def is_size(name: str) -> bool:
 def allowed_text(name: str) -> str:
     """What the setting allows: ``"a whole number from 0 to 65535"``."""
     kind = bare_type(name)
+    extra = Settings.model_fields[name].json_schema_extra
+    if isinstance(extra, dict) and "allowed" in extra:
+        return str(extra["allowed"])
     if issubclass(kind, enum.StrEnum):
         *first, last = (member.value for member in kind)
         return f"{', '.join(first)} or {last}"
     if kind is bool:
         return "true or false"
     if kind is str:
-        return "a text that is not empty"
+        return ANY_TEXT
     if is_size(name):
         return f"a size {range_text(name)} ({SIZE_ALLOWED})"
     return f"{'a whole number' if kind is int else 'a number'} {range_text(name)}"

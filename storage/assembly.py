@@ -121,7 +121,7 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
     )
     namespaces = NamespaceChanges(index, commit)
     leases = Leases(index, space.let_go, time.monotonic)
-    snapshots = Snapshots(index, lambda: journal.published_seq, space.pulse, around.clock, time.monotonic)
+    snapshots = Snapshots(index, lambda: journal.published_seq, space.let_go_all, around.clock, time.monotonic)
     commit.quotas.may_go = space.may_go
     space.wiped_rows = namespaces.rows_to_free
     write_path = _write_path(around, index, commit, journal, space, identity, namespaces)
@@ -280,7 +280,7 @@ def _checkpointer(
         copies=recovered.copies,
         number=recovered.number,
         wait_timeout_seconds=around.options.wait_timeout_seconds,
-        renew=commit.renew,
+        renewal=commit.renewal,
         settle=space.settle_and_look,
         step=around.step,
     )

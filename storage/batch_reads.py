@@ -23,6 +23,7 @@ from storage.index import Index
 from storage.keys import check_key
 from storage.leases import Held
 from storage.limits import TRANSFER_MAX_BYTES
+from storage.namespace_settings import NamespaceSettings
 from storage.read_path import EntryReader, ReadPath
 
 AHEAD_READS = 64
@@ -37,6 +38,8 @@ class _Ahead:
     buffer: Buffer
     size: int
     io: asyncio.Future[None]
+    settings: NamespaceSettings | None
+    """Of the entry's namespace, if the read counts for the entry's expiry."""
 
 
 class BatchReads:
@@ -82,10 +85,12 @@ class BatchReads:
             if known is None or not key:
                 return None
             try:
-                held = leased(key) or self.find(known.namespace_id, key)
+                held, settings = leased(key), None
             except LeaseNotFound:
                 return None  # it ended meanwhile: the key's own read says so
-            return self._begin(held) if held is not None else None
+            if held is None:
+                held, settings = self.find(known.namespace_id, key), known.settings
+            return self._begin(held, settings) if held is not None else None
 
         def read(position: int) -> Awaitable[EntryReader]:
             return self._path.open(namespace, keys[position], leased=leased(keys[position]))
@@ -135,7 +140,7 @@ class BatchReads:
                 if ahead is not None:
                     self._drop(ahead)
 
-    def _begin(self, held: Held) -> _Ahead | None:
+    def _begin(self, held: Held, settings: NamespaceSettings | None = None) -> _Ahead | None:
         """Start reading a record, if it is a small one and there is a buffer for it."""
         row_id, row = held
         if row.record_bytes > TRANSFER_MAX_BYTES:
@@ -146,7 +151,7 @@ class BatchReads:
             return None
         self._index.slots.hold(row_id)
         offset = self._index.table.slot_offset(row_id)
-        return _Ahead(row_id, row, buffer, size, self._path.read(offset, buffer.view[:size]))
+        return _Ahead(row_id, row, buffer, size, self._path.read(offset, buffer.view[:size]), settings)
 
     async def _finish(self, ahead: _Ahead, key: bytes | None) -> EntryReader | None:
         """The reader of a record read ahead; None if it failed or is another key's."""
@@ -163,6 +168,8 @@ class BatchReads:
         assert header is not None
         if key is not None:
             self._path.note_hit(ahead.row_id, ahead.row)
+        if ahead.settings is not None:
+            self._path.slide(ahead.settings, ahead.row)
         return EntryReader(self._path, ahead.row_id, ahead.row, header, ahead.buffer)
 
     def _drop(self, ahead: _Ahead) -> None:

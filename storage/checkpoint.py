@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.buffers import Buffer, BufferArena
 from storage.counters import EngineCounters
@@ -51,6 +52,10 @@ from storage.namespaces import namespace_record
 
 log = logging.getLogger("rawblockd.storage")
 
+LOOKED_AT_ONCE = 1024
+RENEWED_AT_ONCE = 64
+"""Slots and namespaces looked at between two turns of the loop: some 2 ms."""
+
 VOIDS_AT_ONCE = 32
 """Headers made void in parallel: the queue depth from which 4 KiB writes gain nothing more."""
 
@@ -65,6 +70,13 @@ class CopyState:
     copy: int
     header: CopyHeader | None
     directory: Directory
+    damaged_header: bool = False
+    damaged_pages: int = 0
+    """What background verification found since the copy was written last."""
+
+    @property
+    def damaged(self) -> bool:
+        return self.damaged_header or self.damaged_pages > 0
 
 
 @dataclass(slots=True)
@@ -91,14 +103,16 @@ class Checkpointer:
     number: int
     """Number of the newest complete checkpoint."""
     wait_timeout_seconds: float
-    renew: Callable[[int], Unit]
-    """Joins a row to the journal once more, unchanged."""
+    renewal: Callable[[list[int]], Unit]
+    """Makes a unit that journals rows once more, unchanged."""
     settle: Callable[[], None]
     """Lets go what was in limbo only for want of a flush."""
     last_duration_seconds: float = 0.0
     step: Callable[[str], None] = lambda _: None
     """Told which step comes next: a place for tests to stop the process."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _renewed_in: npt.NDArray[np.uint64] | None = None
+    """Journal block in which a row was journaled once more, per row; made when the first one is."""
 
     @property
     def running(self) -> bool:
@@ -137,8 +151,8 @@ class Checkpointer:
             others = [c.header for c in self.copies if c.header is not None and c is not target]
             tail = min([block, *(header.journal_block for header in others)])
             tail_seq = min([seq, *(header.seq for header in others)])
-            await self._void_freed_headers(tail_seq)
-            await self._renew_wipes(tail_seq)
+            await self._void_freed_headers(tail_seq, max(tail, self.journal.tail))
+            await self._renew_namespaces(tail_seq)
             self.step("checkpoint_pages")
             target.header = None
             written = await self._write_pages(target)
@@ -153,6 +167,7 @@ class Checkpointer:
             self.step("checkpoint_tail")
             self.number = header.number
             target.header = header
+            target.damaged_header, target.damaged_pages = False, 0
             self.journal.move_tail(max(tail, self.journal.tail), tail_seq)
             self.index.namespaces.forget_wiped(self.journal.complete_since)
             self.step("checkpoint_done")
@@ -163,47 +178,82 @@ class Checkpointer:
             self.counters.last_checkpoint_bytes = result.bytes
             return result
 
-    async def _renew_wipes(self, tail_seq: int) -> None:
-        """The headers of a dying namespace's slots still verify: the record that voids them stays in the journal."""
-        records = [record for record in self._dying_records() if record.seq <= tail_seq]
-        for done in [self.journal.join(Unit(records=[r], privileged=True, makes_room=True)) for r in records]:
-            await done
+    async def _renew_namespaces(self, tail_seq: int) -> None:
+        """The journal names every namespace, and every wiped one of which there still are slots: where all copies are
+        lost, their record headers alone would not tell which of two ids has a name, and which is dead (R1)."""
+        namespaces = self.index.namespaces.by_id.values()
+        records = [*map(namespace_record, namespaces), *self._dying_records()]
+        records = [record for record in records if record.seq <= tail_seq]
+        for begin in range(0, len(records), RENEWED_AT_ONCE):
+            units = [
+                Unit(records=[r], privileged=True, makes_room=True) for r in records[begin : begin + RENEWED_AT_ONCE]
+            ]
+            for done in [self.journal.join(unit) for unit in units]:
+                await done
 
     # -- headers of freed slots -----------------------------------------------------------------------------------
 
-    async def _void_freed_headers(self, tail_seq: int) -> None:
+    async def _void_freed_headers(self, tail_seq: int, tail: int) -> None:
         """Before freeing rows up to ``tail_seq`` leave the journal, their slots' headers are made void (R1).
 
         A slot in limbo (a reader holds it) or in flight (a put has it and may yet leave it as it is) keeps its header;
-        its freeing row is journaled once more instead.
+        its freeing row is journaled once more instead, unless it stands in block ``tail`` or behind it already.
         """
-        slots, table = self.index.slots, self.index.table
-        due = [r for r in slots.freed_unvoided if table.row(r).seq <= tail_seq]
+        due = self._due(tail_seq)
         if not due:
             return
         size = self.index.geometry.block_bytes
         zeros = await self.arena.acquire(size, self.wait_timeout_seconds)
-        renewed: set[int] = set()
         try:
             zeros.view[:size] = bytes(size)
-            for begin in range(0, len(due), VOIDS_AT_ONCE):
-                batch = due[begin : begin + VOIDS_AT_ONCE]
-                while in_use := self._still_due(batch, tail_seq, renewed) & {*slots.limbo_row_ids(), *slots.in_flight}:
-                    renewed |= in_use
-                    for done in [self.renew(row_id).done for row_id in sorted(in_use)]:
-                        assert done is not None
-                        await done
-                await self._void(sorted(self._still_due(batch, tail_seq, renewed)), zeros)
+            for begin in range(0, len(due), LOOKED_AT_ONCE):
+                part = due[begin : begin + LOOKED_AT_ONCE]
+                await self._renew_used(part, tail_seq, tail)
+                idle = self._idle(part, tail_seq)
+                for first in range(0, len(idle), VOIDS_AT_ONCE):
+                    batch = idle[first : first + VOIDS_AT_ONCE]
+                    await self._renew_used(batch, tail_seq, tail)  # what was taken meanwhile
+                    await self._void(self._idle(batch, tail_seq), zeros)
+                await asyncio.sleep(0)
         finally:
             zeros.release()
 
-    def _still_due(self, row_ids: list[int], tail_seq: int, renewed: set[int]) -> set[int]:
+    def _due(self, tail_seq: int) -> list[int]:
+        unvoided = self.index.slots.freed_unvoided
+        row_ids = np.fromiter(unvoided, dtype=np.int64, count=len(unvoided))
+        due: list[int] = row_ids[self.index.table.lines["seq"][row_ids] <= tail_seq].tolist()
+        return due
+
+    def _still_due(self, row_ids: list[int], tail_seq: int) -> list[int]:
         """Meanwhile a slot may have got a record of its own, or even have been freed once more."""
         unvoided, table = self.index.slots.freed_unvoided, self.index.table
-        return {r for r in row_ids if r in unvoided and r not in renewed and table.row(r).seq <= tail_seq}
+        return [r for r in row_ids if r in unvoided and table.row(r).seq <= tail_seq]
+
+    def _idle(self, row_ids: list[int], tail_seq: int) -> list[int]:
+        return sorted(r for r in self._still_due(row_ids, tail_seq) if not self.index.slots.is_in_use(r))
+
+    async def _renew_used(self, row_ids: list[int], tail_seq: int, tail: int) -> None:
+        """Journal the freeing rows of slots in use once more. Afterwards, in the same step, none is without."""
+        step = self.index.geometry.rows_per_journal_block
+        while in_use := [r for r in self._still_due(row_ids, tail_seq) if self._must_renew(r, tail)]:
+            units = [self.renewal(sorted(in_use)[begin : begin + step]) for begin in range(0, len(in_use), step)]
+            for unit, done in [(unit, self.journal.join(unit)) for unit in units]:
+                block = await done
+                for row_id, _ in unit.rows:
+                    self._renewals()[row_id] = block
+
+    def _must_renew(self, row_id: int, tail: int) -> bool:
+        return self.index.slots.is_in_use(row_id) and self._renewals()[row_id] < tail
+
+    def _renewals(self) -> npt.NDArray[np.uint64]:
+        if self._renewed_in is None:
+            self._renewed_in = np.zeros(len(self.index.table.lines), dtype=np.uint64)
+        return self._renewed_in
 
     async def _void(self, row_ids: list[int], zeros: Buffer) -> None:
         slots, table, size = self.index.slots, self.index.table, self.index.geometry.block_bytes
+        if not row_ids:
+            return
         slots.begin_voiding(row_ids)
         writes = [self.device.write(table.slot_offset(r), zeros.view[:size]) for r in row_ids]
         for write in writes:

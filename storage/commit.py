@@ -170,12 +170,19 @@ class Commit:
         table = self._index.table
         slot_bytes = table.slot_bytes(intent.row_id) - (table.slot_bytes(present[0]) if present is not None else 0)
         spare = present[0] if present is not None else 0
-        for row_id, row in self.quotas.victims(namespace, int(present is None), slot_bytes, spare):
-            self._join_free(row_id, row, FreeReason.QUOTA)
+        self._free_for_quota(namespace, self.quotas.victims(namespace, int(present is None), slot_bytes, spare))
+
+    def _free_for_quota(self, namespace: Namespace, victims: list[tuple[int, Row]]) -> list[Unit]:
+        """Raises JournalUnavailable: then the victims that did not join are in no queue, which is made anew."""
+        try:
+            return [self._join_free(row_id, row, FreeReason.QUOTA) for row_id, row in victims]
+        except JournalUnavailable:
+            self.quotas.forget(namespace.namespace_id)
+            raise
 
     def trim(self, namespace: Namespace) -> list[Unit]:
         """Join the freeing of some entries above a quota that was lowered; none if there is nothing to do."""
-        return [self._join_free(row_id, row, FreeReason.QUOTA) for row_id, row in self.quotas.trim(namespace)]
+        return self._free_for_quota(namespace, self.quotas.trim(namespace))
 
     def touch(self, digest: bytes, expires_at: int, conditions: Conditions) -> tuple[Unit, Row] | None:
         """Join a new expiry of an entry; the unit and the row it makes, or None if there is no entry.
@@ -225,6 +232,7 @@ class Commit:
         slab, slot = self._index.table.place_of(intent.row_id)
         unit.records.append(RestoredRecord(self.journal.draw_seq(), slab, slot))
         self._join(unit, None, (intent.row_id, row_of(encoded)))
+        self.quotas.forget(intent.namespace_id)
         return unit
 
     def free(self, row_id: int, seq: int, reason: FreeReason) -> Unit | None:
@@ -265,12 +273,6 @@ class Commit:
             raw = bytearray(self._index.table.raw(row_id))
             raw[ACCESS_OFFSET] = 0
             unit.rows.append((row_id, bytes(raw)))
-        return unit
-
-    def renew(self, row_id: int) -> Unit:
-        """Join a row once more, so that its place in the journal may be given up. Raises JournalUnavailable."""
-        unit = self.renewal([row_id])
-        self.journal.join(unit)
         return unit
 
     def restate(self, row_id: int) -> Unit:

@@ -81,7 +81,7 @@ class Compactor:
             for slab in np.flatnonzero(table.slab_seq > since).tolist()
         ]
         namespaces = self._index.namespaces
-        records += [namespace_record(n) for n in namespaces.by_id.values() if n.seq > since]
+        records += [namespace_record(n) for n in namespaces.by_id.values()]
         records += [NamespaceWipedRecord(seq, i) for i, seq in namespaces.wiped.items() if seq > since]
         records += [NamespaceWipedRecord(namespaces.wiped[i], i) for i in namespaces.dying]
         evidence = self._index.evidence

@@ -51,7 +51,6 @@ from storage.status import CheckpointStatus, EngineState, EngineStatus, Reason, 
 
 log = logging.getLogger("rawblockd.storage")
 
-OVERDUE_INTERVALS = 3
 EXPORT_STEP = 4096
 """Entries of an export whose rows are decoded at a time: 1 MB."""
 BATCH_SHARE = 8
@@ -208,23 +207,19 @@ class Engine:
             reasons.append(Reason.PARTIAL_RECOVERY)
         elif self._maintenance.checkpoint_failed:
             reasons.append(Reason.CHECKPOINT_FAILING)
-        elif self._is_overdue():
+        elif self._maintenance.checkpoint_overdue:
             reasons.append(Reason.CHECKPOINT_OVERDUE)
         if sum(self._index.quarantined) and not self._is_partial():
             reasons.append(Reason.CORRUPTION)
+        if any(copy.damaged for copy in self._checkpointer.copies):
+            reasons.append(Reason.COPY_DAMAGED)
+        if self._maintenance.scrubber.superblock_damaged:
+            reasons.append(Reason.SUPERBLOCK_DAMAGED)
         if self._journal.unavailable:
             reasons.append(Reason.JOURNAL_UNAVAILABLE)
         if self._health.failing:
             reasons.append(Reason.DEVICE_ERRORS)
         return reasons
-
-    def _is_overdue(self) -> bool:
-        newest = self._checkpointer.newest
-        if newest is None or newest.header is None or not self._options.background:
-            return False
-        age = self._clock() - newest.header.written_ms / 1000
-        changed = self._journal.published_seq > newest.header.seq
-        return changed and age > OVERDUE_INTERVALS * self._options.checkpoint_interval_seconds
 
     @property
     def state(self) -> EngineState:
@@ -262,7 +257,7 @@ class Engine:
         """What is known of an entry without its payload. Raises as ``open_read``."""
         self._check_readable()
         leased = self._leased(namespace, lease_id, key)
-        reader = await self._read_path.open(namespace, key, header_only=True, leased=leased)
+        reader = await self._read_path.open(namespace, key, header_only=True, leased=leased, slides=False)
         reader.close()
         return reader.info
 
@@ -459,14 +454,14 @@ class Engine:
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
-    def take_snapshot(self, namespace: str, *, ttl_seconds: float, owner: str = "") -> SnapshotView:
-        """Fix a namespace as it is now. Raises NamespaceNotFound, ParameterInvalid, LeasesFull."""
+    async def take_snapshot(self, namespace: str, *, ttl_seconds: float, owner: str = "") -> SnapshotView:
+        """Fix a namespace as it is when this is called. Raises NamespaceNotFound, ParameterInvalid, LeasesFull."""
         self._check_writable()
         known = self._index.namespaces.by_name.get(namespace)
         if known is None:
             check_name(namespace)
             raise NamespaceNotFound(namespace)
-        return self._parts.snapshots.take(known, ttl_seconds, owner)
+        return await self._parts.snapshots.take(known, ttl_seconds, owner)
 
     def snapshot(self, snapshot_id: str) -> SnapshotView:
         """Raises SnapshotNotFound."""
@@ -482,10 +477,11 @@ class Engine:
         self._check_readable()
         self._parts.snapshots.end(snapshot_id)
 
-    def snapshot_digests(self, snapshot_id: str) -> bytes:
+    async def snapshot_digests(self, snapshot_id: str) -> bytes:
         """Key digests of all entries of a snapshot, 16 bytes each, ascending. Raises SnapshotNotFound."""
         self._check_readable()
-        return self._parts.snapshots.find(snapshot_id).digests().tobytes()
+        digests = await asyncio.to_thread(self._parts.snapshots.find(snapshot_id).digests)
+        return digests.tobytes()
 
     def export_entries(self, snapshot_id: str, *, start: int = 0, since: int = 0) -> int:
         """How many entries ``export`` would give. Raises SnapshotNotFound."""
@@ -556,8 +552,14 @@ class Engine:
         """What a lease holds of a key; None without one. Raises LeaseNotFound."""
         if not lease_id:
             return None
-        namespace_id = self._parts.leases.namespace_id(lease_id, namespace)
-        return self._parts.leases.find(lease_id, self._identity.digest(namespace_id, key))
+        leases = self._parts.leases
+        namespace_id = leases.namespace_id(lease_id, namespace)
+        held = leases.find(lease_id, self._identity.digest(namespace_id, key))
+        known = self._index.namespaces.by_name.get(namespace)
+        if held is None and known is not None and known.namespace_id != namespace_id:
+            # Extended after the namespace was wiped, or made: it may hold something under the new id.
+            held = leases.find(lease_id, self._identity.digest(known.namespace_id, key))
+        return held
 
     # -- operator -------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ session before that, a crash too, leaves a namespace without a name, which is wi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import itertools
 import secrets
@@ -20,8 +21,6 @@ import numpy as np
 
 from storage.batch_writes import BatchWrites
 from storage.errors import (
-    Busy,
-    DeviceFailed,
     ImportBusy,
     ImportNotFound,
     ImportRefused,
@@ -30,6 +29,7 @@ from storage.errors import (
     PartsInvalid,
     RawblockdError,
     Unavailable,
+    ValueTooLarge,
 )
 from storage.identity import Identity
 from storage.index import Index
@@ -43,7 +43,7 @@ from storage.limits import (
     LEASE_MAX_SECONDS,
     TRANSFER_MAX_BYTES,
 )
-from storage.namespace_changes import NamespaceChanges
+from storage.namespace_changes import NamespaceChanges, check_gathered
 from storage.namespaces import Namespace, NamespaceView
 from storage.put_session import PutSession
 from storage.schema import PartSpec, default_bytes
@@ -120,7 +120,9 @@ class _Received:
     spec: PartSpec
     spool: Spool
     digests: bytearray = field(default_factory=bytearray)
+    """Under the id that the session began with: they tell keys apart, and nothing else goes by them."""
     keys: list[bytes] = field(default_factory=list)
+    key_bytes: int = 0
     complete: bool = False
 
     def listed(self) -> Digests:
@@ -132,6 +134,7 @@ class ImportSession:
     import_id: str
     owner: str
     namespace: Namespace
+    digest_id: int
     specs: tuple[PartSpec, ...]
     ttl_seconds: float
     deadline: float
@@ -164,6 +167,7 @@ class Upload:
         for key in keys:
             check_key(key)
             received.digests += self._imports.digest(session, key)
+            received.key_bytes += len(key)
         received.keys += keys
         await received.spool.append(memoryview(rows))
 
@@ -212,6 +216,8 @@ class Imports:
         self._monotonic = monotonic
         self._sessions: dict[str, ImportSession] = {}
         self._dropping: set[asyncio.Task[None]] = set()
+        self._committing: set[asyncio.Future[None]] = set()
+        """One for each commit under way, done when it has ended."""
         self._opening = 0
 
     # -- sessions -------------------------------------------------------------------------------------------------
@@ -242,7 +248,8 @@ class Imports:
             secrets.token_hex(16),
             owner,
             gathered,
-            namespace.settings.parts,
+            gathered.namespace_id,
+            gathered.settings.parts,
             ttl_seconds,
             self._monotonic() + ttl_seconds,
         )
@@ -263,18 +270,15 @@ class Imports:
         session.deadline = max(session.deadline, self._monotonic() + session.ttl_seconds)
 
     def digest(self, session: ImportSession, key: bytes) -> bytes:
-        return self._identity.digest(session.namespace.namespace_id, key)
+        return self._identity.digest(session.digest_id, key)
 
     def check_room(self, session: ImportSession, keys: Sequence[bytes]) -> None:
         """Raises ImportTooLarge."""
-        lists = [received.keys for received in session.parts.values()]
-        if sum(map(len, lists)) + len(keys) > IMPORT_KEYS_MAX:
+        parts = session.parts.values()
+        if sum(len(received.keys) for received in parts) + len(keys) > IMPORT_KEYS_MAX:
             raise ImportTooLarge(f"the keys of all parts together are up to {IMPORT_KEYS_MAX}")
-        longest = max((len(key) for key in keys), default=0)
-        if longest * IMPORT_KEYS_MAX > IMPORT_KEY_BYTES_MAX:
-            total = sum(len(key) for key in itertools.chain(keys, *lists))
-            if total > IMPORT_KEY_BYTES_MAX:
-                raise ImportTooLarge(f"the keys of all parts together are up to {IMPORT_KEY_BYTES_MAX} bytes")
+        if sum(received.key_bytes for received in parts) + sum(map(len, keys)) > IMPORT_KEY_BYTES_MAX:
+            raise ImportTooLarge(f"the keys of all parts together are up to {IMPORT_KEY_BYTES_MAX} bytes")
 
     def begin_part(self, import_id: str, name: str) -> Upload:
         """Begin to receive a part. Raises ImportNotFound, ImportBusy, PartsInvalid, ValueTooLarge."""
@@ -327,13 +331,23 @@ class Imports:
     async def commit(self, import_id: str, policy: ImportPolicy) -> ImportResult:
         """Write the records and give the namespace its new content.
 
-        Raises ImportNotFound, ImportBusy, ImportRefused, PartsInvalid, QuotaExceeded, and what puts raise. After a
-        refusal the session is open as before; what the commit had written goes.
+        Raises ImportNotFound, ImportBusy, ImportRefused, PartsInvalid, SchemaConflict, QuotaExceeded, and what puts
+        raise. After a refusal the session is open as before; what the commit had written goes. After FlushFailed it may
+        be committed, though not proven durable against power loss: then the session has ended.
         """
         session = self.find(import_id)
         self.use(session)
         if session.state is not ImportState.OPEN or session.receiving:
             raise ImportBusy(session.receiving or session.state.value)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._committing.add(ended)
+        try:
+            return await self._commit(session, policy)
+        finally:
+            self._committing.remove(ended)
+            ended.set_result(None)
+
+    async def _commit(self, session: ImportSession, policy: ImportPolicy) -> ImportResult:
         session.state = ImportState.COMMITTING
         planned = False
         try:
@@ -342,22 +356,38 @@ class Imports:
         finally:
             if not planned:
                 session.state = ImportState.OPEN
-        done = False
+        binding: asyncio.Task[None] | None = None
         try:
             await self._write(session, plan)
-            await self._namespaces.bind(session.namespace)
-            done = True
+            binding = asyncio.get_running_loop().create_task(self._namespaces.bind(session.namespace))
+            await asyncio.shield(binding)
         finally:
-            session.state = ImportState.COMMITTED if done else ImportState.OPEN
-            if not done:
-                await asyncio.shield(self._start_anew(session))
-        view = session.namespace.view()
-        del self._sessions[session.import_id]
+            await asyncio.shield(self._end_commit(session, binding))
+        return ImportResult(session.namespace.view(), plan.filled, plan.dropped)
+
+    async def _end_commit(self, session: ImportSession, binding: asyncio.Task[None] | None) -> None:
+        """What the journal has taken is committed, whoever left meanwhile and whatever failed behind it (D2)."""
+        if binding is not None:
+            await asyncio.wait([binding])
+            if not binding.cancelled():
+                binding.exception()  # who commits has it, if he is still there
+        if session.namespace.settings.importing:
+            await self._start_anew(session)
+            return
+        session.state = ImportState.COMMITTED
+        self._sessions.pop(session.import_id, None)
         self._let_go(session)
-        return ImportResult(view, plan.filled, plan.dropped)
 
     async def _plan(self, session: ImportSession, policy: ImportPolicy) -> _Plan:
-        """Which records there will be. Raises ImportRefused, PartsInvalid."""
+        """Which records there will be. Raises ImportRefused, PartsInvalid, SchemaConflict, ValueTooLarge."""
+        known = self._index.namespaces.by_name.get(session.namespace.name)
+        if known is not None:
+            check_gathered(session.namespace, known)
+        largest = sum(spec.part.size_bytes for spec in session.specs)
+        if largest > self._write_path.max_value_bytes:  # before so much is filled with a default
+            raise ValueTooLarge(
+                f"a record of {largest} bytes; the largest value is about {self._write_path.max_value_bytes} bytes"
+            )
         absent = [spec for spec in session.specs if spec.name not in session.parts]
         if absent and policy is not ImportPolicy.DEFAULT:
             names = [spec.name for spec in absent]
@@ -416,7 +446,7 @@ class Imports:
             positions = plan.positions[spec.name][step]
             received = session.parts.get(spec.name)
             known = np.flatnonzero(positions >= 0)
-            fill = default_bytes(spec) if spec.default is not None else b""
+            fill = default_bytes(spec) if len(known) < len(positions) else b""
             column = [fill] * len(positions)
             if received is not None and len(known):
                 rows = await received.spool.read(positions[known])
@@ -430,20 +460,20 @@ class Imports:
         failed = session.namespace
         self._let_go(session)
         session.committed_ratio = 0.0
+        self._opening += 1
         try:
             await self._namespaces.drop_import(failed)
-            known = self._index.namespaces.by_name.get(failed.name)
-            settings = known.settings if known is not None else failed.settings
-            session.namespace = await self._namespaces.begin_import(failed.name, settings)
-            for received in session.parts.values():
-                received.digests = bytearray().join(self.digest(session, key) for key in received.keys)
-        except (Unavailable, DeviceFailed):
+            session.namespace = await self._namespaces.begin_import(failed.name, failed.settings)
+            session.state = ImportState.OPEN
+        except RawblockdError:
             self._forget(session)
+        finally:
+            self._opening -= 1
 
     def _let_go(self, session: ImportSession) -> None:
         """The records are the namespace's own now, or go with it."""
         if session.row_ids:
-            self._index.slots.let_go_all(np.array(session.row_ids, dtype=np.int64))
+            self._write_path.space.let_go_all(np.array(session.row_ids, dtype=np.int64))
             session.row_ids = []
         if session.state is ImportState.COMMITTED:
             for received in session.parts.values():
@@ -465,15 +495,19 @@ class Imports:
         for session in list(self._sessions.values()):
             if session.deadline <= now and session.state is ImportState.OPEN:
                 self._forget(session)
-                task = asyncio.get_running_loop().create_task(self._drop(session))
+        if self._dropping or self._opening:
+            return
+        # Of those that expired, and of others that could not be wiped when they ended.
+        kept = {session.namespace.namespace_id for session in self._sessions.values()}
+        for namespace in self._index.namespaces.importing():
+            if namespace.namespace_id not in kept:
+                task = asyncio.get_running_loop().create_task(self._drop(namespace))
                 self._dropping.add(task)
                 task.add_done_callback(self._dropping.discard)
 
-    async def _drop(self, session: ImportSession) -> None:
-        try:
-            await self._namespaces.drop_import(session.namespace)
-        except (Busy, Unavailable):
-            return  # the next start wipes it
+    async def _drop(self, namespace: Namespace) -> None:
+        with contextlib.suppress(Unavailable):  # tried again the next time
+            await self._namespaces.drop_import(namespace)
 
     def _forget(self, session: ImportSession) -> None:
         self._sessions.pop(session.import_id, None)
@@ -482,9 +516,11 @@ class Imports:
         session.parts.clear()
 
     async def close(self) -> None:
-        """End everything; the next start wipes what is left."""
+        """End everything, commits under way too; the next start wipes what is left."""
         for session in list(self._sessions.values()):
             self._forget(session)
+        if self._committing:
+            await asyncio.wait(self._committing)
         if self._dropping:
             await asyncio.wait(self._dropping)
 

@@ -87,6 +87,7 @@ class Index:
             self.namespaces.credit(old.namespace_id, slot_class, slot_bytes, old.payload_bytes)
             self.live[slot_class] -= 1
             self.expiring -= old.expires_at != 0
+            self.slots.note_left(row_id)
         elif old.state == SlotState.QUARANTINED:
             self.quarantined[slot_class] -= 1
             self.evidence.remove(old.digest, (old.slab, old.slot))
@@ -142,11 +143,9 @@ class Index:
     def class_statuses(self) -> list[ClassStatus]:
         """Per class: free + live + quarantined + retired + limbo + in flight = total (A1)."""
         geometry, slots = self.geometry, self.slots
-        limbo = [0] * len(geometry.class_bytes)
         in_flight = [0] * len(geometry.class_bytes)
-        for row_ids, counts in ((slots.limbo_row_ids(), limbo), (slots.in_flight, in_flight)):
-            for row_id in row_ids:
-                counts[self.table.slab_class[self.table.place_of(row_id)[0]]] += 1
+        for row_id in slots.in_flight:
+            in_flight[self.table.slab_class[self.table.place_of(row_id)[0]]] += 1
         statuses = []
         for slot_class, slot_bytes in enumerate(geometry.class_bytes):
             slot_counts = SlotCounts(
@@ -154,7 +153,7 @@ class Index:
                 live=self.live[slot_class],
                 quarantined=self.quarantined[slot_class],
                 retired=self.retired[slot_class],
-                limbo=limbo[slot_class],
+                limbo=slots.limbo_total[slot_class],
                 in_flight=in_flight[slot_class],
                 total=slots.slabs_of_class[slot_class] * geometry.slots_per_slab(slot_class),
             )

@@ -83,6 +83,12 @@ class KeyMap:
         """A digest's place in the order of the map: by home bucket, then by the digest. It never changes."""
         return _HOME.unpack_from(digest)[0] & self._mask, digest
 
+    def orders(self, digests: npt.NDArray[np.void]) -> list[npt.NDArray[np.uint64]]:
+        """As ``order``, of many digests: homes, and the digests' two halves as they compare."""
+        homes = digests.view("<u8").reshape(-1, 2)[:, 0] & np.uint64(self._mask)
+        halves = digests.view(">u8").reshape(-1, 2)
+        return [homes, halves[:, 0].astype(np.uint64), halves[:, 1].astype(np.uint64)]
+
     def last_of(self, home: int) -> bytes:
         """The digest that comes last of all with this home."""
         return _HOME.pack(home | ~self._mask & 0xFFFFFFFFFFFFFFFF) + b"\xff" * 8

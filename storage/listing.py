@@ -86,7 +86,7 @@ class Listings:
         entries: list[ListedEntry] = []
         looked_at = headers = 0
         while not walk.at_end and looked_at < BUCKETS_A_CALL and headers < HEADERS_A_CALL:
-            row_ids = walk.step(self._index.table.lines, BUCKETS_AT_ONCE)
+            row_ids = walk.step(self._index.table.lines, BUCKETS_AT_ONCE, HEADERS_A_CALL - headers)
             looked_at += BUCKETS_AT_ONCE
             # As many headers as entries are wanted at least, in case few have the prefix: then the next ones.
             for begin in range(0, len(row_ids), HEADERS_AT_ONCE):
@@ -161,19 +161,23 @@ class _Walk:
         """A digest that lies behind everything looked at so far."""
         return self._keys.last_of(self._home - 1)
 
-    def step(self, lines: npt.NDArray[np.void], homes: int) -> list[tuple[int, bytes]]:
-        """Row ids and digests of the namespace's live rows in the next home buckets, in order."""
+    def step(self, lines: npt.NDArray[np.void], homes: int, limit: int) -> list[tuple[int, bytes]]:
+        """Row ids and digests of the namespace's live rows in the next home buckets, in order; up to ``limit``, more
+        than which the caller does not look at."""
         first, last = self._home, min(self._home + homes, self._keys.size)
         self._home = last
         row_ids = self._keys.row_ids_of_homes(first, last)
-        rows = lines[row_ids]
-        mine = (rows["namespace_id"] == self._namespace_id) & (rows["state"] == SlotState.LIVE)
-        digests = zip(rows["digest"][mine], row_ids[mine].tolist(), strict=True)
-        found = sorted((self._keys.order(digest.tobytes()), row_id) for digest, row_id in digests)
+        row_ids = row_ids[lines["namespace_id"][row_ids] == self._namespace_id]
+        row_ids = row_ids[lines["state"][row_ids] == SlotState.LIVE]
+        digests = np.ascontiguousarray(lines["digest"][row_ids])
+        places = self._keys.orders(digests)
         if self._behind is not None:
-            after = self._keys.order(self._behind)
-            found = [item for item in found if item[0] > after]
-        return [(row_id, digest) for (_, digest), row_id in found]
+            home, high, low = (column[0] for column in self._keys.orders(np.array([self._behind], dtype="V16")))
+            later = (places[1] > high) | ((places[1] == high) & (places[2] > low))
+            later = (places[0] > home) | ((places[0] == home) & later)
+            row_ids, digests, places = row_ids[later], digests[later], [column[later] for column in places]
+        order = np.lexsort(places[::-1])[:limit]
+        return [(row_id, d.tobytes()) for row_id, d in zip(row_ids[order].tolist(), digests[order], strict=True)]
 
 
 def _write_cursor(namespace_id: int, digest: bytes) -> str:

@@ -41,6 +41,8 @@ log = logging.getLogger("rawblockd.storage")
 TICK_SECONDS = 0.25
 RELAX_SECONDS = 10.0
 CHECKPOINT_RETRY_SECONDS = 5.0
+OVERDUE_INTERVALS = 2
+"""Due for so many intervals, a checkpoint is overdue: the newest is three intervals old then, or more."""
 COMPACT_RATIO = 0.5
 NEARLY_FULL_RATIO = 0.875
 
@@ -63,6 +65,8 @@ class Maintenance:
     frozen: Callable[[], bool]
     """Whether checkpoints are frozen (R4)."""
     checkpoint_failed: str = ""
+    due_since: float | None = None
+    """When the next checkpoint became due; None while none is. Seconds since 1970."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -133,6 +137,13 @@ class Maintenance:
         changed = self.journal.published_seq > newest.header.seq
         return self.options.background and changed and age >= self.options.checkpoint_interval_seconds
 
+    @property
+    def checkpoint_overdue(self) -> bool:
+        """Whether a checkpoint does not get to its end. A quiet time before it was due does not count."""
+        if self.due_since is None or not self.options.background:
+            return False
+        return self.clock() - self.due_since > OVERDUE_INTERVALS * self.options.checkpoint_interval_seconds
+
     def _fill_due(self) -> bool:
         newest = self.checkpointer.newest
         first = self.journal.tail if newest is None or newest.header is None else newest.header.journal_block
@@ -149,6 +160,7 @@ class Maintenance:
                     if self.journal.used_ratio > COMPACT_RATIO and not self.journal.unavailable:
                         await self.compactor.run()
                 elif self.checkpoint_due():
+                    self.due_since = self.clock() if self.due_since is None else self.due_since
                     await self.checkpoint()
             except (Unavailable, DeviceFailed, Busy) as error:
                 log.error("checkpoint failed", extra={"fields": {"error": str(error)}})
@@ -175,6 +187,7 @@ class Maintenance:
             raise
         self.counters.checkpoints["success"] += 1
         self.checkpoint_failed = ""
+        self.due_since = None
         self.space.settle()
         log.info(
             "checkpoint written",

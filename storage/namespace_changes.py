@@ -45,6 +45,13 @@ def _check_schema_change(before: NamespaceSettings, after: NamespaceSettings) ->
         raise SchemaConflict(why, schema_version=before.schema_version)
 
 
+def check_gathered(gathered: Namespace, replaced: Namespace) -> None:
+    """Whether what an import gathered is of the schema that the namespace has now. Raises SchemaConflict."""
+    if gathered.settings.parts != replaced.settings.parts:
+        why = "the schema is another one than when the import began"
+        raise SchemaConflict(why, schema_version=replaced.settings.schema_version)
+
+
 class NamespaceChanges:
     def __init__(self, index: Index, commit: Commit) -> None:
         self._index = index
@@ -101,8 +108,9 @@ class NamespaceChanges:
     async def begin_import(self, name: str, settings: NamespaceSettings) -> Namespace:
         """A namespace without a name, durably; it is wiped by the next start unless it is bound before.
 
-        Raises NamespacesFull, JournalUnavailable.
+        Raises NamespacesFull, JournalUnavailable, Busy.
         """
+        self._check_wiped()
         # The quota is the name's: it decides when the name is given.
         unbounded = replace(settings, quota_bytes=None, quota_entries=None, importing=True)
         namespace_id = await self._make(name, unbounded)
@@ -112,24 +120,28 @@ class NamespaceChanges:
         """Give what an import gathered its name, in place of what had it, by one durable record.
 
         All of it is flushed before, so that after a power loss, too, the record is there with every entry or not at
-        all. Raises QuotaExceeded, NamespaceWiped, JournalUnavailable, FlushFailed; then nothing has changed.
+        all. Raises QuotaExceeded, SchemaConflict, NamespaceWiped, JournalUnavailable, and FlushFailed of the flush
+        before: then nothing has changed; the namespace still is ``importing``. Raises FlushFailed of the flush behind
+        it, too.
         """
         await self._commit.journal.flush()
         replaced = self._index.namespaces.by_name.get(namespace.name)
         if replaced is None or self._commit.wiping(replaced.namespace_id) is not None:
             raise NamespaceWiped(namespace.name)
+        check_gathered(namespace, replaced)
         bound = replace(replaced.settings, importing=False)
         candidate = Namespace(namespace.namespace_id, namespace.name, bound)
         if any(candidate.over(namespace.joined_entries, namespace.joined_bytes)):
             raise QuotaExceeded(f"{namespace.entries} entries in {namespace.used_bytes} bytes of slots")
         await wait_all([self._commit.bind_import(namespace, bound, replaced)])
-        await self._commit.journal.flush()
         self.free_soon()
+        await self._commit.journal.flush()
 
     async def drop_import(self, namespace: Namespace) -> None:
-        """Wipe what an import gathered. Raises JournalUnavailable."""
-        if namespace.namespace_id in self._index.namespaces.by_id:
-            await wait_all([self._commit.wipe(namespace.namespace_id)])
+        """Wipe what an import gathered, unless it was committed. Raises JournalUnavailable."""
+        namespace_id = namespace.namespace_id
+        if namespace_id in self._index.namespaces.by_id and namespace.settings.importing:
+            await wait_all([self._commit.wiping(namespace_id) or self._commit.wipe(namespace_id)])
             self.free_soon()
 
     # -- settings -------------------------------------------------------------------------------------------------
@@ -192,13 +204,17 @@ class NamespaceChanges:
         if namespace is None:
             check_name(name)
             raise NamespaceNotFound(name)
-        if len(self._index.namespaces.wiped) >= NAMESPACES_WIPED_MAX:
-            raise Busy(f"{NAMESPACES_WIPED_MAX} wiped namespaces are remembered until the next checkpoint")
+        self._check_wiped()
         view = namespace.view()
         unit = self._commit.wiping(namespace.namespace_id) or self._commit.wipe(namespace.namespace_id)
         await wait_all([unit])
         self.free_soon()
         return view
+
+    def _check_wiped(self) -> None:
+        """Raises Busy."""
+        if len(self._index.namespaces.wiped) >= NAMESPACES_WIPED_MAX:
+            raise Busy(f"{NAMESPACES_WIPED_MAX} wiped namespaces are remembered until the next checkpoint")
 
     def free_soon(self) -> None:
         """Free the rows of wiped namespaces in the background, if there are any."""
@@ -234,10 +250,10 @@ class NamespaceChanges:
         return found
 
     def _rows_in(self, slab: int) -> list[int]:
-        row_ids = self._index.table.row_ids_of_slab(slab)
-        rows = self._index.table.lines[row_ids]
-        mine = (rows["state"] == SlotState.LIVE) & np.isin(rows["namespace_id"], list(self._index.namespaces.dying))
-        return [int(row_id) for row_id in row_ids[mine]]
+        row_ids, lines = self._index.table.row_ids_of_slab(slab), self._index.table.lines
+        row_ids = row_ids[np.isin(lines["namespace_id"][row_ids], list(self._index.namespaces.dying))]
+        mine: list[int] = row_ids[lines["state"][row_ids] == SlotState.LIVE].tolist()
+        return mine
 
     async def _free(self, row_ids: list[int]) -> None:
         for begin in range(0, len(row_ids), FREED_AT_ONCE):

@@ -68,9 +68,13 @@ def _copies(machine: Machine) -> list[CopyStatus]:
     """As found at the start, or as written since."""
     found = {status.copy: status for status in machine.report.copies}
     for state in machine.checkpointer.copies:
-        if state.header is not None:
-            header = state.header
-            found[state.copy] = CopyStatus(state.copy, header.seq, "valid", header.written_ms / 1000)
+        header = state.header
+        verdict = "header: damaged" if state.damaged_header else f"pages: {state.damaged_pages} damaged"
+        if header is not None:
+            verdict = verdict if state.damaged else "valid"
+            found[state.copy] = CopyStatus(state.copy, header.seq, verdict, header.written_ms / 1000)
+        elif state.damaged:
+            found[state.copy] = CopyStatus(state.copy, 0, verdict)
     return [found[copy] for copy in sorted(found)]
 
 

@@ -150,9 +150,16 @@ class ReadPath:
         self._piece_chunks = (TRANSFER_MAX_BYTES - 2 * self._block_bytes) // CHUNK_BYTES
 
     async def open(
-        self, namespace: str, key: bytes, *, header_only: bool = False, leased: Held | None = None
+        self,
+        namespace: str,
+        key: bytes,
+        *,
+        header_only: bool = False,
+        leased: Held | None = None,
+        slides: bool = True,
     ) -> EntryReader:
-        """Find, read and verify; or read what a lease holds, which needs no finding.
+        """Find, read and verify; or read what a lease holds, which needs no finding. ``slides`` False: it is no read
+        that moves a sliding expiry.
 
         Raises EntryNotFound, EntryCorrupt, EntryUnreadable, Busy.
         """
@@ -178,8 +185,8 @@ class ReadPath:
             reader = await self._open_row(row_id, row, key, header_only=header_only)
             if reader is not None:
                 self.note_hit(row_id, row)
-                if known.settings.sliding_ttl and not header_only:
-                    self._slide(known.settings, row)
+                if slides:
+                    self.slide(known.settings, row)
                 return reader
 
     async def _open_leased(self, leased: Held, key: bytes, *, header_only: bool) -> EntryReader:
@@ -203,10 +210,11 @@ class ReadPath:
         self._counters.lookups["hit"] += 1
         self.space.note_hit(row_id, row.slot_class)
 
-    def _slide(self, settings: NamespaceSettings, row: Row) -> None:
-        """Move an entry's expiry, once that is worth a row of the journal. A read never waits for it."""
+    def slide(self, settings: NamespaceSettings, row: Row) -> None:
+        """Move the expiry of an entry that was read, where expiries slide, once that is worth a row of the journal. A
+        read never waits for it."""
         ttl_seconds = settings.default_ttl_seconds
-        if not row.expires_at or ttl_seconds is None:
+        if not settings.sliding_ttl or not row.expires_at or ttl_seconds is None:
             return
         expires_at = math.ceil(self._clock()) + ttl_seconds
         if expires_at - row.expires_at >= max(1, ttl_seconds // SLIDE_STEPS):

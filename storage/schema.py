@@ -18,6 +18,8 @@ from storage.format.layout import Defect, Undecodable
 from storage.format.parts import DTYPES, PARTS_MAX, Part, fault_of, total_bytes
 
 Number = int | float
+WHOLE_MAX = (1 << 64) - 1
+"""The largest whole number of any type: 20 digits, so that a schema fits one block of the journal."""
 
 
 class OnMissing(enum.StrEnum):
@@ -61,7 +63,9 @@ _FORMATS = {
 def element_bytes(dtype: str, number: Number) -> bytes:
     """One element of this value, little-endian. Raises ValueError for what the type does not hold exactly enough:
     a fraction as an integer, a number out of range, anything but 0 in the 8-bit floats."""
-    if isinstance(number, float) and not math.isfinite(number):
+    if type(number) is int and abs(number) > WHOLE_MAX:
+        raise ValueError(f"a whole number is up to {WHOLE_MAX}; a larger one is written with a point or an exponent")
+    if type(number) not in (int, float) or not math.isfinite(number):
         raise ValueError("a default is a finite number")
     if dtype == "bool":
         if number not in (0, 1):

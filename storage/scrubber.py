@@ -87,6 +87,9 @@ class Scrubber:
         self._clock = clock
         self._frozen = frozen
         self.progress = ScrubProgress()
+        self._bad_superblocks: set[int] = set()
+        self._bad_blocks: set[int] = set()
+        """What was counted already: a block of the journal stays as it is until the journal's tail has passed it."""
         self._stopped = asyncio.Event()
         self._debt_bytes = 0
 
@@ -103,6 +106,11 @@ class Scrubber:
 
     def stop(self) -> None:
         self._stopped.set()
+
+    @property
+    def superblock_damaged(self) -> bool:
+        """Whether a superblock was found damaged and could not be written again yet."""
+        return bool(self._bad_superblocks)
 
     async def one_pass(self) -> None:
         """Everything once. Raises DeviceFailed, Busy, Unavailable."""
@@ -221,9 +229,13 @@ class Scrubber:
 
     def _lose_copy(self, copy: CopyState, number: int) -> None:
         """A copy whose header is gone can't be used by a recovery: better written soon than trusted."""
-        self.progress.damaged["copy"] += 1
-        log.warning("checkpoint copy damaged", extra={"fields": {"copy": copy.copy}})
-        if not self._frozen() and copy.header is not None and copy.header.number == number:
+        if copy.header is None or copy.header.number != number:
+            return  # written since
+        if not copy.damaged_header:
+            copy.damaged_header = True
+            self.progress.damaged["copy"] += 1
+            log.warning("checkpoint copy damaged", extra={"fields": {"copy": copy.copy}})
+        if not self._frozen():
             copy.header = None  # the next checkpoint goes there
 
     async def _scrub_pages(self, copy: CopyState, number: int, run: list[int]) -> None:
@@ -237,9 +249,9 @@ class Scrubber:
                 if copy.header is None or copy.header.number != number or self._checkpointer.running:
                     return  # the copy is being written: what was read may be half of each
                 self.progress.damaged["page"] += 1
+                copy.damaged_pages += 1
                 log.warning("page of a copy damaged", extra={"fields": {"copy": copy.copy, "page": page}})
-                if not self._frozen():
-                    copy.directory["seq"][page] = 0
+                copy.directory["seq"][page] = 0  # what lies there isn't known: written again when the copy is
         finally:
             buffer.release()
 
@@ -266,6 +278,7 @@ class Scrubber:
     async def _scrub_journal(self) -> None:
         geometry = self._index.geometry
         number = self._journal.tail
+        self._bad_blocks = {block for block in self._bad_blocks if block >= number}
         while number <= self._journal.last_block and not self._stopped.is_set():
             number = max(number, self._journal.tail)
             await self._pay(geometry.block_bytes)
@@ -276,7 +289,8 @@ class Scrubber:
                     block, self._superblock.uuid, position=position, journal_blocks=geometry.journal_blocks
                 ),
             )
-            if not good and number >= self._journal.tail:
+            if not good and number >= self._journal.tail and number not in self._bad_blocks:
+                self._bad_blocks.add(number)
                 self.progress.damaged["journal"] += 1
                 log.warning("journal block damaged", extra={"fields": {"block": number}})
             number += 1
@@ -285,12 +299,15 @@ class Scrubber:
         geometry = self._index.geometry
         for place, offset_bytes in enumerate(geometry.superblock_offsets):
             good = await self._holds(offset_bytes, lambda block, place=place: decode_superblock(block, place))  # type: ignore[misc]
-            if good:
-                continue
-            self.progress.damaged["superblock"] += 1
-            log.warning("superblock damaged", extra={"fields": {"place": place}})
-            if not self._frozen():
+            if not good and place not in self._bad_superblocks:
+                self._bad_superblocks.add(place)
+                self.progress.damaged["superblock"] += 1
+                log.warning("superblock damaged", extra={"fields": {"place": place}})
+            if not good and not self._frozen():
                 await self._write_superblock(place, offset_bytes)
+                good = True
+            if good:
+                self._bad_superblocks.discard(place)
 
     async def _write_superblock(self, place: int, offset_bytes: int) -> None:
         size = self._index.geometry.block_bytes

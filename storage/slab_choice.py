@@ -22,25 +22,32 @@ class SlabChoice:
 def slab_to_empty(index: Index, givers: Iterable[int], leased_in: Callable[[int], bool]) -> SlabChoice:
     """A slab of the first class of ``givers`` that has one to give.
 
-    Of the half of its slabs that was written to longest ago, the one with the fewest slots in use: a slab just given
-    out holds little too, but the newest. Never one with evidence in it, or one that is on its way already.
+    First of all slabs of all givers only the half that was written to longest ago counts: a class of few slabs may have
+    in each of them what was put last. Within a class the slab with the fewest slots in use goes. Never one with
+    evidence in it, or one that is on its way already.
     """
     table, slots = index.table, index.slots
     written = table.page_seq.reshape(-1, table.geometry.pages_per_slab).max(axis=1)
     met_leases = False
+    candidates: list[list[int]] = []
     for kind in givers:
-        candidates = []
+        mine = []
         for slab in np.flatnonzero(table.slab_class == kind).tolist():
             if leased_in(slab):
                 met_leases = True
-            elif not slots.is_draining(slab):
-                candidates.append(slab)
-        candidates.sort(key=lambda slab: int(written[slab]))
-        older, newer = candidates[: (len(candidates) + 1) // 2], candidates[(len(candidates) + 1) // 2 :]
-        for slab in [*sorted(older, key=lambda slab: slots.busy[slab]), *newer]:
-            if not _has_evidence(index, slab):
-                return SlabChoice(slab, met_leases)
-    return SlabChoice(-1, met_leases)
+            elif not slots.is_draining(slab) and not _has_evidence(index, slab):
+                mine.append(slab)
+        candidates.append(mine)
+    ages = sorted(int(written[slab]) for mine in candidates for slab in mine)
+    if not ages:
+        return SlabChoice(-1, met_leases)
+    middle = ages[(len(ages) - 1) // 2]
+    for latest in (middle, ages[-1]):
+        for mine in candidates:
+            old = [slab for slab in mine if written[slab] <= latest]
+            if old:
+                return SlabChoice(min(old, key=lambda slab: (slots.busy[slab], int(written[slab]))), met_leases)
+    raise AssertionError("the last round takes any")
 
 
 def _has_evidence(index: Index, slab: int) -> bool:

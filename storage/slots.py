@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +29,18 @@ class Slots:
         self._limbo_ids: set[int] = set()
         self.limbo_of_class = [0] * len(table.geometry.class_bytes)
         """Slots per class that wait for nothing but a flush, unless somebody holds them."""
+        self.limbo_total = [0] * len(table.geometry.class_bytes)
+        """Slots per class in limbo, for whatever reason."""
         self._limbo_held: set[int] = set()
         self._holds: dict[int, int] = {}
         self._held_at_once: npt.NDArray[np.uint8] | None = None
         """Holds of snapshots and imports per row, made when the first one needs it."""
         self.held_in_slab: npt.NDArray[np.int64] = np.zeros(table.geometry.slabs, dtype=np.int64)
         """How many such holds there are in each slab."""
+        self._let_go: deque[RowIds] = deque()
+        """Slots that such holds let go of, which may be in limbo only for that."""
+        self.left_while_held: Callable[[int], None] = lambda _: None
+        """Told of each slot with such a hold whose entry went."""
         self.in_flight: set[int] = set()
         self.busy = array("I", bytes(4 * table.geometry.slabs))
         self.unowned: list[int] = []
@@ -81,15 +88,28 @@ class Slots:
         return 0
 
     def give_back(self, row_id: int) -> None:
-        """A slot in flight that did not become live: nothing refers to it, it is free at once."""
+        """A slot in flight that did not become live: nothing refers to it, it is free at once. But readers saw a put at
+        level ``none``, and may still hold its slot (B1)."""
         self.in_flight.discard(row_id)
-        self._release(row_id)
+        if self.is_held(row_id):
+            self._into_limbo(row_id)
+            self._limbo_held.add(row_id)
+        else:
+            self._release(row_id)
+
+    def _into_limbo(self, row_id: int) -> None:
+        self._limbo_ids.add(row_id)
+        self.limbo_total[self._class_of(row_id)] += 1
 
     def is_idle(self, row_id: int) -> bool:
         """A free slot that is in no flight, limbo or hold and whose slab stays in its class."""
         slab, _ = self._table.place_of(row_id)
         busy = row_id in self.in_flight or self.is_held(row_id) or row_id in self._voiding
         return not busy and slab not in self._withheld and row_id not in self._limbo_ids
+
+    def is_in_use(self, row_id: int) -> bool:
+        """Whether a slot whose row is free is in flight or in limbo: its header stays as it is."""
+        return row_id in self.in_flight or row_id in self._limbo_ids
 
     @property
     def is_voiding(self) -> bool:
@@ -121,14 +141,18 @@ class Slots:
         """The freeing row stands in journal block ``block``: limbo until that block is flushed."""
         self._limbo.append((row_id, block, slot_class))
         self.limbo_of_class[slot_class] += 1
-        self._limbo_ids.add(row_id)
+        self._into_limbo(row_id)
         self.freed_unvoided.add(row_id)
 
-    def settle(self, flushed_through: int) -> int:
-        """Free what is in limbo and whose block is flushed, unless it is held; returns how many became free."""
+    def settle(self, flushed_through: int, limit: int) -> tuple[int, bool]:
+        """Free what is in limbo and whose block is flushed, unless it is held, looking at up to ``limit`` slots;
+        returns how many became free, and whether there are more to look at."""
         count = 0
         limbo = self._limbo
         while limbo and limbo[0][1] <= flushed_through:
+            if not limit:
+                return count, True
+            limit -= 1
             row_id, _, slot_class = limbo.popleft()
             self.limbo_of_class[slot_class] -= 1
             if self.is_held(row_id):
@@ -136,11 +160,21 @@ class Slots:
             else:
                 self._release(row_id)
                 count += 1
-        return count
+        while self._let_go:
+            if not limit:
+                return count, True
+            row_ids, self._let_go[0] = self._let_go[0][:limit], self._let_go[0][limit:]
+            limit -= len(row_ids)
+            count += sum(self._release_if_let_go(row_id) for row_id in row_ids.tolist())
+            if not len(self._let_go[0]):
+                self._let_go.popleft()
+        return count, False
 
     def _release(self, row_id: int) -> None:
-        self._limbo_ids.discard(row_id)
         slab, _ = self._table.place_of(row_id)
+        if row_id in self._limbo_ids:
+            self._limbo_ids.remove(row_id)
+            self.limbo_total[self._table.slab_class[slab]] -= 1
         self.busy[slab] -= 1
         if slab not in self._draining:
             self._free[self._table.slab_class[slab]].append(row_id)
@@ -181,18 +215,34 @@ class Slots:
         self._held_at_once[row_ids] += 1
         np.add.at(self.held_in_slab, self._table.slabs_of(row_ids), 1)
 
-    def let_go_all(self, row_ids: RowIds) -> int:
-        """Let go of slots that ``hold_all`` holds; returns how many became free."""
+    def let_go_all(self, row_ids: RowIds) -> None:
+        """Let go of slots that ``hold_all`` holds; those whose entries went meanwhile become free as they settle."""
         assert self._held_at_once is not None
         self._held_at_once[row_ids] -= 1
         np.subtract.at(self.held_in_slab, self._table.slabs_of(row_ids), 1)
-        waiting = np.fromiter(self._limbo_held, dtype=np.int64, count=len(self._limbo_held))
-        return sum(self._release_if_let_go(row_id) for row_id in np.intersect1d(waiting, row_ids).tolist())
+        went = row_ids[self._table.lines["state"][row_ids] == SlotState.FREE]
+        if len(went):
+            self._let_go.append(went)
+
+    def note_left(self, row_id: int) -> None:
+        """The entry in a slot went."""
+        if self._held_at_once is not None and self._held_at_once[row_id]:
+            self.left_while_held(row_id)
 
     def is_held(self, row_id: int) -> bool:
         if row_id in self._holds:
             return True
         return self._held_at_once is not None and bool(self._held_at_once[row_id])
+
+    def are_held(self, row_ids: RowIds) -> npt.NDArray[np.bool_]:
+        """As ``is_held``, of many slots."""
+        holds = self._holds
+        held = np.zeros(len(row_ids), dtype=np.bool_)
+        if holds:
+            held[:] = [row_id in holds for row_id in row_ids.tolist()]
+        if self._held_at_once is not None:
+            held |= self._held_at_once[row_ids] > 0
+        return held
 
     # -- slabs ----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ both are in the status. It ends with its time, which each read of it starts anew
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from storage.index import Index
 from storage.limits import HOLDER_MAX_CHARS, LEASE_MAX_SECONDS, SNAPSHOTS_MAX
 from storage.namespace_settings import NamespaceSettings
 from storage.namespaces import Namespace
+from storage.slot_table import RowIds
 
 Held = tuple[int, Row]
 
@@ -48,7 +50,7 @@ class SnapshotView:
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """``rows`` are copies, in the order of the slots they lie in; ``row_ids`` their places in the table."""
+    """``rows`` are copies, in the order of the slots they lie in; ``row_ids`` their places in the table, ascending."""
 
     snapshot_id: str
     owner: str
@@ -60,8 +62,10 @@ class Snapshot:
     deadline: float
     row_ids: npt.NDArray[np.int64]
     rows: Rows
+    payload_bytes: int
     held_bytes: int
-    checksum: str
+    freed_bytes: int = 0
+    checksum: str = ""
 
     def changed_since(self, seq: int) -> npt.NDArray[np.int64]:
         """Positions of the entries that were put, or given another expiry, after ``seq``."""
@@ -74,7 +78,13 @@ class Snapshot:
 
     def digests(self) -> npt.NDArray[np.void]:
         """The key digests of all entries, sorted: what an incremental export leaves out is not here any more."""
-        return np.sort(np.ascontiguousarray(self.rows["digest"]).view("S16").reshape(-1))
+        digests = np.ascontiguousarray(self.rows["digest"])
+        high, low = (half.astype(np.uint64) for half in digests.view(">u8").reshape(-1, 2).T)
+        order = np.argsort(high)
+        if (high[order[1:]] == high[order[:-1]]).any():  # not once in a thousand tables of a million
+            order = np.lexsort((low, high))
+        sorted_digests: npt.NDArray[np.void] = digests.take(order)
+        return sorted_digests
 
 
 class Snapshots:
@@ -84,19 +94,31 @@ class Snapshots:
         self,
         index: Index,
         published_seq: Callable[[], int],
-        pulse: Callable[[], None],
+        let_go_all: Callable[[RowIds], None],
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
         self._index = index
         self._published_seq = published_seq
-        self._pulse = pulse
+        self._let_go_all = let_go_all
         self._clock = clock
         self._monotonic = monotonic
         self._snapshots: dict[str, Snapshot] = {}
+        index.slots.left_while_held = self._note_left
 
-    def take(self, namespace: Namespace, ttl_seconds: float, owner: str) -> SnapshotView:
-        """Fix the namespace as it is published now. Raises ParameterInvalid, LeasesFull."""
+    async def take(self, namespace: Namespace, ttl_seconds: float, owner: str) -> SnapshotView:
+        """Fix the namespace as it is published when this is called. Raises ParameterInvalid, LeasesFull."""
+        snapshot = self._fix(namespace, ttl_seconds, owner)
+        taken = False
+        try:
+            snapshot.checksum = await asyncio.to_thread(_checksum, snapshot.rows)
+            taken = True
+        finally:
+            if not taken and self._snapshots.pop(snapshot.snapshot_id, None) is not None:
+                self._end(snapshot)  # nobody is left who knows its id
+        return self._view(snapshot)
+
+    def _fix(self, namespace: Namespace, ttl_seconds: float, owner: str) -> Snapshot:
         if not 0 < ttl_seconds <= LEASE_MAX_SECONDS:
             raise ParameterInvalid(
                 f"a snapshot lasts more than 0 and up to {LEASE_MAX_SECONDS:.0f} seconds", parameter="ttl_seconds"
@@ -119,21 +141,20 @@ class Snapshots:
             self._monotonic() + ttl_seconds,
             row_ids,
             rows,
+            int(rows["payload_bytes"].sum(dtype=np.int64)),
             int(sizes[rows["slot_class"]].sum()),
-            _checksum(rows),
         )
         self._index.slots.hold_all(row_ids)
         self._snapshots[snapshot.snapshot_id] = snapshot
-        return self._view(snapshot)
+        return snapshot
 
     def _live(self, namespace_id: int) -> tuple[npt.NDArray[np.int64], Rows]:
         table = self._index.table
-        row_ids = table.row_ids()
-        rows = table.lines[row_ids]
-        expires = rows["expires_at"]
-        mine = (rows["state"] == SlotState.LIVE) & (rows["namespace_id"] == namespace_id)
-        mine &= (expires == 0) | (expires > self._clock())
-        return row_ids[mine], rows[mine]
+        row_ids, lines = table.row_ids(), table.lines
+        row_ids = row_ids[lines["namespace_id"][row_ids] == namespace_id]
+        expires = lines["expires_at"][row_ids]
+        row_ids = row_ids[(lines["state"][row_ids] == SlotState.LIVE) & ((expires == 0) | (expires > self._clock()))]
+        return row_ids, table.rows(row_ids)
 
     def end(self, snapshot_id: str) -> None:
         """Raises SnapshotNotFound."""
@@ -148,8 +169,14 @@ class Snapshots:
             self._end(snapshot)
 
     def _end(self, snapshot: Snapshot) -> None:
-        if self._index.slots.let_go_all(snapshot.row_ids):
-            self._pulse()
+        self._let_go_all(snapshot.row_ids)
+
+    def _note_left(self, row_id: int) -> None:
+        """The entry in a held slot went: what it takes is held for snapshots alone."""
+        for snapshot in self._snapshots.values():
+            position = int(np.searchsorted(snapshot.row_ids, row_id))
+            if position < len(snapshot.row_ids) and snapshot.row_ids[position] == row_id:
+                snapshot.freed_bytes += self._index.table.slot_bytes(row_id)
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -180,10 +207,6 @@ class Snapshots:
         return largest.held_bytes, f"snapshot of {largest.namespace} by {largest.owner or 'an unnamed owner'}"
 
     def _view(self, snapshot: Snapshot) -> SnapshotView:
-        lines = self._index.table.lines
-        gone = lines["write_id"][snapshot.row_ids] != snapshot.rows["write_id"]
-        gone |= lines["state"][snapshot.row_ids] != SlotState.LIVE
-        sizes = np.array(self._index.geometry.class_bytes, dtype=np.int64)[snapshot.rows["slot_class"]]
         return SnapshotView(
             snapshot.snapshot_id,
             snapshot.owner,
@@ -192,9 +215,9 @@ class Snapshots:
             snapshot.seq,
             snapshot.created_at,
             len(snapshot.rows),
-            int(snapshot.rows["payload_bytes"].sum(dtype=np.int64)),
+            snapshot.payload_bytes,
             snapshot.held_bytes,
-            int(sizes[gone].sum()),
+            snapshot.freed_bytes,
             max(0.0, snapshot.deadline - self._monotonic()),
             snapshot.checksum,
         )
@@ -203,5 +226,5 @@ class Snapshots:
 def _checksum(rows: Rows) -> str:
     total = hashlib.sha256()
     for name in ("digest", "write_id", "payload_bytes", "payload_checksum"):
-        total.update(np.ascontiguousarray(rows[name]).tobytes())
+        total.update(np.ascontiguousarray(rows[name]).data)
     return total.hexdigest()

@@ -24,6 +24,7 @@ from storage.index import Index
 from storage.journal import Journal, Unit
 from storage.options import AdmissionPolicy, EvictionPolicy
 from storage.slab_choice import slab_to_empty
+from storage.slot_table import RowIds
 from storage.waiting import UNITS_AT_ONCE, wait_all
 
 log = logging.getLogger("rawblockd.storage")
@@ -33,6 +34,8 @@ AHEAD_MAX_SLOTS = 2048
 # What clients can fill during one flush (some 20 ms): 20,000 puts a second of 4 KiB are 400 slots, 1.6 GB/s are 32 MiB.
 AHEAD_SHARE = 32
 """A reserve is at most one in so many slots of its class: what is kept free holds no entry that could be hit."""
+SETTLED_AT_ONCE = 4096
+"""Slots in limbo looked at between two turns of the loop: some 4 ms."""
 LOOK_AGAIN_SECONDS = 0.05
 """A put that waits looks again at least this often: a slot in flight that became live is news nobody tells of."""
 BORROW_RATIO_MAX = 4
@@ -89,6 +92,8 @@ class Space:
         self._evictors: dict[int, asyncio.Task[int]] = {}
         self._ahead = [0] * len(index.geometry.class_bytes)
         self._settler: asyncio.Task[None] | None = None
+        self._settling: asyncio.Handle | None = None
+        self._closed = False
 
     # -- reserving ------------------------------------------------------------------------------------------------
 
@@ -174,9 +179,20 @@ class Space:
             self.pulse()
 
     def settle(self) -> None:
-        """Free what limbo may give, after a flush."""
-        if self._index.slots.settle(self._journal.flushed_through):
+        """Free what limbo may give, after a flush; if that is much, the rest in the loop's next turns."""
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+        freed, more = self._index.slots.settle(self._journal.flushed_through, SETTLED_AT_ONCE)
+        if more and not self._closed:
+            self._settling = asyncio.get_running_loop().call_soon(self.settle)
+        if freed:
             self.pulse()
+
+    def let_go_all(self, row_ids: RowIds) -> None:
+        """A snapshot or an import is done with its slots."""
+        self._index.slots.let_go_all(row_ids)
+        self.settle()
 
     def trust_free_slots(self) -> None:
         """The loss was accepted, or there is none any more: free slots and slabs need no examination."""
@@ -397,6 +413,9 @@ class Space:
 
     async def close(self) -> None:
         """Wait for what runs in the background."""
+        self._closed = True
+        if self._settling is not None:
+            self._settling.cancel()
         if self._evictors:
             await asyncio.wait(self._evictors.values())
         if self._settler is not None:

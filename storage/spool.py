@@ -121,7 +121,7 @@ class Spool:
             await self._await_write()
 
     async def read(self, positions: Positions) -> list[bytes]:
-        """The rows at these positions, in this order. Raises ReadFailed, Busy."""
+        """The rows at these positions, in this order. Raises ReadFailed, Busy; ImportNotFound if it is closed."""
         if not self._row_bytes:
             return [b""] * len(positions)
         slots, rows = np.divmod(positions, self._rows_per_slot)
@@ -147,6 +147,8 @@ class Spool:
         return runs
 
     async def _read_run(self, slot: int, starts: Positions, run: list[int], found: list[bytes]) -> None:
+        if self._closed:
+            raise ImportNotFound
         block = self._path.block_bytes
         first, stop = int(starts[run[0]]), int(starts[run[-1]]) + self._row_bytes
         aligned = first // block * block

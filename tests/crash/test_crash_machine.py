@@ -10,6 +10,7 @@ import contextlib
 import random
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -64,7 +65,8 @@ lives = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.timeout(300)
+@settings(max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(lives, min_size=1, max_size=3))
 def test_every_crash_leaves_what_was_acknowledged_or_something_newer(plan: list[Life]) -> None:
     with short_journal(64, reserve=8):

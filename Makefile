@@ -9,6 +9,8 @@
 # make docs     write the generated pages of docs/
 # make screenshots  the pictures of docs/operator-page.md
 # make lock     pin the newest allowed versions in requirements.lock
+# make packages the Debian packages that the tests use, where they are missing
+# make clean    remove the environment and what the tools keep
 
 PYTHON ?= python3
 VENV := .venv

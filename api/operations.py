@@ -6,6 +6,7 @@ import contextlib
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict
 
 from api.engine_face import EngineFace
 from api.operator_log import LogLine, OperatorLog
@@ -43,9 +44,10 @@ class Operations:
         return result
 
     async def retry(self) -> RetryResult:
-        """Try to repair what was skipped. The engine logs what came of it."""
+        """Try to repair what was skipped. The engine logs each entry that came back."""
         with self._refusals(Operation.RETRY):
             result = await self._engine.retry()
+        log.info("repair retried", extra={"fields": asdict(result)})
         self._operator_log.add(
             f"Retry: restored {result.restored}, superseded {result.superseded}, still skipped {result.still_skipped}"
         )

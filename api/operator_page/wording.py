@@ -89,8 +89,8 @@ REASON_TEXTS = {
     ),
     Reason.COPY_DAMAGED: ReasonText(
         "Checkpoint copy damaged",
-        "One of the checkpoint copies does not verify. The others are enough to start.",
-        "Write a checkpoint: it replaces the worst copy first. If it happens again, look at the device.",
+        "A part of a checkpoint copy does not verify any more. The other copies are enough to start.",
+        "Write a checkpoint, once for each copy: it is written anew. If it happens again, look at the device.",
     ),
 }
 

@@ -21,11 +21,12 @@ def token_command(
     namespace: Annotated[
         list[str] | None,
         typer.Option(
-            "--namespace", help="A namespace it holds for, or the beginning of names with *; repeat for more. All else."
+            "--namespace",
+            help="A namespace it holds for, or the beginning of names with *; repeat for more. Default: all.",
         ),
     ] = None,
     requests_per_second: Annotated[
-        float | None, typer.Option("--requests-per-second", help="Requests a second it may make; else any number.")
+        float | None, typer.Option("--requests-per-second", help="Requests a second it may make. Default: any number.")
     ] = None,
     secret_file: Annotated[
         str | None, typer.Option("--secret-file", help="Write the token to this new file, not to standard error.")

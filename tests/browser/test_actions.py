@@ -50,6 +50,7 @@ def test_r5_retry_brings_back_what_can_be_read_again(page: Page, tmp_path: Path)
         assert page.text("h1") == "State: Ready"
         status = daemon.status()
         assert (status["state"], status["capacity"]["slots"]["live"]) == ("ready", 20)
+        assert daemon.wait_logged("repair retried")["restored"] == 3
 
 
 def test_by_keyboard_alone(page: Page, partial: DaemonProcess) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 QUOTED = r'"[^"]*"'
-METRIC = re.compile(r"\b(?:rawblockd|process)_[a-z0-9_]+")
+METRIC = re.compile(r"\b(?!rawblockd_client\b)(?:rawblockd|process)_[a-z0-9_]+")
+"""``rawblockd_client`` is the package of the Python client."""
 SELECTOR = re.compile(rf"\b((?:rawblockd|process)_[a-z0-9_]+)(\{{(?:[^{{}}\"]|{QUOTED})*\}})?")
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left)\s*\(([^)]*)\)")

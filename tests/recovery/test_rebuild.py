@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from storage.errors import JournalUnavailable
 from storage.format.row import SlotState
+from storage.namespace_settings import NamespaceSettings
 from storage.recovery.report import RepairSource
 from tests.recovery.checks import KEEP_ALL, check_acknowledged, check_start, restart, start
 from tests.recovery.expectations import Expected
 from tests.recovery.test_damage_matrix_structures import from_headers
 from tests.recovery.world import Builder, World
-from tests.support.engines import Rig, check_accounts, payload_of, peek, put
+from tests.support.engines import Rig, check_accounts, payload_of, peek, put, until
 from tests.support.victim import Victim
 
 
@@ -157,6 +160,31 @@ async def test_d2_older_versions_and_deleted_entries_do_not_come_back_once_their
     rig = await lose_copies(made)
     for key in {m.key for m in made.world.mutations}:
         assert await peek(rig.engine, key) == made.world.values.get(key), key
+    await rig.stop()
+
+
+async def test_d2_a_name_used_again_is_the_new_one_s_although_slots_of_the_old_are_not_void_yet() -> None:
+    """D2, R1: the journal names every namespace, so headers decide nothing about names; settings survive, too."""
+    made = await begun()
+    engine = made.engine
+    for number in range(300):
+        await put(engine, b"old %d" % number, b"x", namespace="a")
+    with mock.patch("storage.namespace_changes.FREED_AT_ONCE", 8):
+        await engine.wipe_namespace("a")
+        await engine.set_namespace("a", NamespaceSettings(quota_entries=7))
+        await put(engine, b"new", b"y", namespace="a")
+        assert engine._index.namespaces.dying, "the checkpoint comes in the middle"
+        await engine.checkpoint()
+        await until(lambda: not engine._index.namespaces.dying)
+    for number in range(2):
+        await put(engine, b"other", b"%d" % number, namespace="b")
+        await engine.checkpoint()
+    rig = await lose_copies(made)
+    assert not rig.engine.status().partial_recovery
+    assert await peek(rig.engine, b"new", namespace="a") == b"y"
+    assert await peek(rig.engine, b"old 299", namespace="a") is None
+    assert rig.engine.namespace("a").settings == NamespaceSettings(quota_entries=7)
+    check_accounts(rig.engine)
     await rig.stop()
 
 

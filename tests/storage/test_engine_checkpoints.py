@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from storage.checkpoint import CheckpointResult
 from storage.device.counters import OpKind
 from storage.errors import WriteFailed
+from storage.status import EngineState, Reason
 from tests.support.damage import key_of, page_of, put_many, row_id_of, slot_of, value_of, wreck_page
 from tests.support.engines import (
     CRASH_OPTIONS,
@@ -21,6 +24,7 @@ from tests.support.engines import (
     peek,
     put,
     short_journal,
+    until,
 )
 from tests.support.simulated_device import Fault, Flush, Write, cut_all
 
@@ -277,3 +281,32 @@ async def test_pages_without_rows_are_written_again_after_a_checkpoint_that_was_
             block = rig.device.image.read(geometry.page_offset(copy.copy, page), geometry.block_bytes)
             checksum = int.from_bytes(block[8:12], "little")
             assert checksum == copy.directory[page]["checksum"], f"copy {copy.copy} page {page} is stale"
+
+
+async def test_a_checkpoint_is_overdue_when_it_does_not_end_and_not_after_a_quiet_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first mutation after a pause, or a restart, finds the newest checkpoint old: that is nobody's fault."""
+    await put(rig.engine, b"key", b"value")
+    await rig.engine.checkpoint()
+    await rig.stop()
+    rig.clock.advance(86_400)
+    engine = await rig.start_over(rig.device.image, options=replace(rig.options, background=True))
+    maintenance, run, go_on = engine._maintenance, engine._checkpointer.run, asyncio.Event()
+
+    async def hang() -> CheckpointResult:
+        await go_on.wait()
+        return await run()
+
+    monkeypatch.setattr(type(engine._checkpointer), "run", lambda _: hang())
+    await put(engine, b"another", b"value")
+    assert engine.state is EngineState.READY
+    maintenance._wake.set()
+    await until(lambda: maintenance.due_since is not None)
+    rig.clock.advance(120)
+    assert engine.state is EngineState.READY
+    rig.clock.advance(1)
+    assert engine.reasons == [Reason.CHECKPOINT_OVERDUE]
+    go_on.set()
+    await until(lambda: not engine.reasons)
+    await rig.stop()

@@ -56,6 +56,7 @@ def measure(kind: type[QueuedEviction], table: SlotTable) -> dict[str, float]:
     policy.load()
     result = {"load_milliseconds": (time.process_time() - started) * 1e3}
     seconds = dict.fromkeys(("victim", "free", "store"), 0.0)
+    victims: list[int] = []
     for _ in range(ROUNDS):
         started = time.process_time()
         victims = policy.victims(0, WANTED, lambda _: True)

@@ -13,6 +13,7 @@ from api.limits import BATCH_ENTRIES_MAX, ETAGS_MAX, LEASE_ID_MAX_CHARS, LISTING
 from api.openapi_parts import Object, lease, namespace, parameter, problems
 from api.value_paths import NAMESPACE_TEMPLATE, VERB_TEMPLATE
 from storage.entries import Durability
+from storage.format.parts import PARTS_MAX
 from storage.limits import HOLDER_MAX_CHARS, KEY_MAX_BYTES, LEASE_MAX_SECONDS
 
 _BASE64: Object = {
@@ -31,6 +32,29 @@ _KEY: Object = {
             "additionalProperties": False,
         },
     ],
+}
+_PARTS: Object = {
+    "type": "array",
+    "description": "Name, dtype and shape of each part of the value, in the order of their bytes; the entry's result "
+    "says what is wrong with them.",
+    "items": {
+        "type": "array",
+        "prefixItems": [
+            {"type": "string"},
+            {"type": "string"},
+            {"type": "array"},
+        ],
+        "minItems": 3,
+        "maxItems": 3,
+    },
+}
+_PART_NAMES: Object = {
+    "type": "array",
+    "items": {"type": "string"},
+    "minItems": 1,
+    "maxItems": PARTS_MAX,
+    "uniqueItems": True,
+    "description": "Only these parts of each value, in this order.",
 }
 _LEVEL: Object = {"type": "string", "enum": [level.value for level in Durability]}
 _TTL: Object = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": TTL_MAX_SECONDS}, {"const": NEVER}]}
@@ -58,7 +82,7 @@ def batch_paths() -> Object:
 
 
 def _mget() -> Object:
-    request = _keys({"stop_at_first_miss": {"type": "boolean"}})
+    request = _keys({"stop_at_first_miss": {"type": "boolean"}, "parts": _PART_NAMES})
     return _verb(
         "mget",
         "Read many values",
@@ -68,7 +92,7 @@ def _mget() -> Object:
         request,
         _results(
             _result({"size": _COUNT, "stored_at": _SECONDS, "expires_at": {"type": ["integer", "null"]}}
-                    | {"content_type": {"type": "string"}, "meta": _texts(), "value": _BASE64}),
+                    | {"content_type": {"type": "string"}, "meta": _texts(), "value": _BASE64, "parts": _PARTS}),
             {"hits": _COUNT, "leading_hits": _COUNT},
         ),
         parameters=[lease()],
@@ -97,6 +121,7 @@ def _mput() -> Object:
                 "pattern": "^sha-256=:[A-Za-z0-9+/]{43}=:$",
                 "description": "As Content-Digest of a put (RFC 9530).",
             },
+            "parts": _PARTS,
         },
         required=("key", "value"),
     )

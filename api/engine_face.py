@@ -12,6 +12,7 @@ from storage.counters import EngineCounters
 from storage.entries import Conditions, Durability, EntryInfo, EntrySketch, PutResult
 from storage.errors import RawblockdError
 from storage.events import Event, EventFeed
+from storage.format.parts import Part
 from storage.format.row import Row
 from storage.imports import Difference, ImportPolicy, ImportResult, ImportView
 from storage.leases import LeaseResult, LeaseView
@@ -94,7 +95,9 @@ class EngineFace(Protocol):
 
     async def head(self, namespace: str, key: bytes, *, lease_id: str = ...) -> EntryInfo: ...
 
-    async def open_read(self, namespace: str, key: bytes, *, lease_id: str = ...) -> EntryReader: ...
+    async def open_read(self, namespace: str, key: bytes, *, lease_id: str = ..., sparse: bool = ...) -> EntryReader:
+        """``sparse``: no more is read than what is asked for."""
+        ...
 
     async def begin_put(
         self,
@@ -105,6 +108,7 @@ class EngineFace(Protocol):
         content_type: str = ...,
         metadata: tuple[tuple[str, str], ...] = ...,
         expires_at: int = ...,
+        parts: Sequence[Part] = ...,
         durability: Durability = ...,
         conditions: Conditions = ...,
     ) -> ValuePut: ...
@@ -178,7 +182,7 @@ class EngineFace(Protocol):
 
     def leases(self) -> list[LeaseView]: ...
 
-    def take_snapshot(self, namespace: str, *, ttl_seconds: float, owner: str = ...) -> SnapshotView: ...
+    async def take_snapshot(self, namespace: str, *, ttl_seconds: float, owner: str = ...) -> SnapshotView: ...
 
     def snapshot(self, snapshot_id: str) -> SnapshotView: ...
 
@@ -186,7 +190,7 @@ class EngineFace(Protocol):
 
     def end_snapshot(self, snapshot_id: str) -> None: ...
 
-    def snapshot_digests(self, snapshot_id: str) -> bytes: ...
+    async def snapshot_digests(self, snapshot_id: str) -> bytes: ...
 
     def export_entries(self, snapshot_id: str, *, start: int = ..., since: int = ...) -> int: ...
 

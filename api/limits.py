@@ -75,5 +75,7 @@ IMPORT_COMMIT_WAIT_MAX_SECONDS = 25
 IMPORT_OUTCOMES_MAX = 64
 """Outcomes of commits that are remembered for those who ask later, less than 4 KiB each."""
 
+EXPORT_NUMBER_MAX = (1 << 53) - 1
+"""Largest position and seq in a query: larger ones are not exact in JSON."""
 EXPORT_DIGESTS_BYTES = 1 << 20
 """Digests in one binary object of an export: 65,536 of them."""

@@ -13,18 +13,22 @@ from starlette.requests import ClientDisconnect
 from api.engine_face import EngineFace
 from api.limits import CONTROL_BODY_MAX_BYTES
 from api.problem_schema import PROBLEM_ANSWER, problem_answers
+from api.schema_model import PartBody, PartDocument, part_documents, specs_of
 from api.serving import refuse_unless_serving
 from storage.entries import Durability
 from storage.errors import BatchTooLarge, BodyInvalid
+from storage.format.parts import PARTS_MAX
 from storage.limits import NAMESPACE_MAX_CHARS, TTL_MAX_SECONDS
 from storage.namespace_settings import (
     EVICTION_WEIGHT_MAX_PERCENT,
     QUOTA_BYTES_MAX,
     QUOTA_ENTRIES_MAX,
+    RANGES,
     NamespaceSettings,
     QuotaMode,
 )
 from storage.namespaces import NamespaceView
+from storage.schema import OnMissing
 
 _Name = Annotated[
     str,
@@ -35,9 +39,16 @@ _Name = Annotated[
 ]
 
 
+_, SCHEMA_VERSION_MAX = RANGES["schema_version"]
+
 _SLIDING_NEEDS_A_TTL: list[Any] = [
     {"properties": {"sliding_ttl": {"const": False}}},
     {"properties": {"default_ttl_seconds": {"type": "integer"}}, "required": ["default_ttl_seconds"]},
+]
+
+_PARTS_NEED_A_VERSION: list[Any] = [
+    {"properties": {"parts": {"maxItems": 0}}},
+    {"properties": {"schema_version": {"minimum": 1}}, "required": ["schema_version"]},
 ]
 
 
@@ -45,7 +56,10 @@ class SettingsBody(BaseModel):
     """The whole settings of a namespace: what is left out has its default, whatever it was before."""
 
     model_config = ConfigDict(
-        strict=True, extra="forbid", title="NamespaceSettings", json_schema_extra={"anyOf": _SLIDING_NEEDS_A_TTL}
+        strict=True,
+        extra="forbid",
+        title="NamespaceSettings",
+        json_schema_extra={"allOf": [{"anyOf": _SLIDING_NEEDS_A_TTL}, {"anyOf": _PARTS_NEED_A_VERSION}]},
     )
 
     quota_bytes: int | None = Field(None, ge=1, le=QUOTA_BYTES_MAX, description="Most bytes of slots it may use.")
@@ -72,6 +86,22 @@ class SettingsBody(BaseModel):
         le=EVICTION_WEIGHT_MAX_PERCENT,
         description="How long an unread entry is kept, relative to those of other namespaces.",
     )
+    parts: list[PartBody] = Field(
+        default_factory=list,
+        description="The schema: what each record consists of. Empty: any value.",
+        json_schema_extra={"maxItems": PARTS_MAX},
+    )
+    on_missing: OnMissing = Field(
+        OnMissing.REJECT,
+        description="A put that leaves out a part: `reject`, 422 `parts_invalid`; `default`, the part is filled with "
+        "its declared number.",
+    )
+    schema_version: int = Field(
+        0,
+        ge=0,
+        le=SCHEMA_VERSION_MAX,
+        description="One more than before if `parts` or `on_missing` change, else as before; otherwise 409.",
+    )
 
     @model_validator(mode="after")
     def _sliding_needs_a_ttl(self) -> SettingsBody:
@@ -80,7 +110,9 @@ class SettingsBody(BaseModel):
         return self
 
     def settings(self) -> NamespaceSettings:
-        return NamespaceSettings(**self.model_dump())
+        """Raises PartsInvalid."""
+        plain = {name: getattr(self, name) for name in type(self).model_fields if name != "parts"}
+        return NamespaceSettings(parts=specs_of(self.parts), **plain)
 
 
 @dataclass(slots=True)
@@ -96,6 +128,9 @@ class NamespaceDocument:
     ttl_jitter_percent: int
     default_durability: Durability | None
     eviction_weight_percent: int
+    parts: list[PartDocument]
+    on_missing: OnMissing
+    schema_version: int
     entries: int
     used_bytes: int
     payload_bytes: int
@@ -109,7 +144,8 @@ class NamespaceList:
 def _document(view: NamespaceView) -> NamespaceDocument:
     return NamespaceDocument(
         name=view.name,
-        **{name: getattr(view.settings, name) for name in SettingsBody.model_fields},
+        **{name: getattr(view.settings, name) for name in SettingsBody.model_fields if name != "parts"},
+        parts=part_documents(view.settings.parts),
         entries=view.entries,
         used_bytes=view.used_bytes,
         payload_bytes=view.payload_bytes,
@@ -147,7 +183,7 @@ def namespaces_router(engine: EngineFace) -> APIRouter:
         "/v1/namespaces/{namespace}",
         summary="Make a namespace, or give it settings",
         operation_id="set_namespace",
-        responses=problem_answers(400, 413, 503, 507)
+        responses=problem_answers(400, 409, 413, 503, 507)
         | {201: {"description": "Made.", "model": NamespaceDocument}, 422: PROBLEM_ANSWER},
         openapi_extra={"requestBody": _request_body()},
     )
@@ -200,21 +236,18 @@ async def read_bounded(request: Request) -> bytes:
 
 def _request_body() -> dict[str, Any]:
     schema = SettingsBody.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    return {"required": True, "content": {"application/json": {"schema": _inlined(schema)}}}
+    known = schema.pop("$defs", {})
+    return {"required": True, "content": {"application/json": {"schema": _inlined(schema, known)}}}
 
 
-def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without references: its two enumerations are of two and three texts."""
-    known = {
-        f"#/components/schemas/{kind.__name__}": {"type": "string", "enum": [member.value for member in kind]}
-        for kind in (QuotaMode, Durability)
-    }
+def _inlined(schema: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """The schema without references: what it refers to is small."""
 
     def resolve(part: Any) -> Any:
         if isinstance(part, dict):
             if "$ref" in part:
-                return {**known[part["$ref"]], **{name: value for name, value in part.items() if name != "$ref"}}
+                found = resolve(known[part["$ref"].rpartition("/")[2]])
+                return {**found, **{name: value for name, value in part.items() if name != "$ref"}}
             return {name: resolve(value) for name, value in part.items()}
         if isinstance(part, list):
             return [resolve(value) for value in part]

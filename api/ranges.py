@@ -16,8 +16,8 @@ _DIGITS_MAX = 20
 """Digits of 2^64. Longer numbers lie behind every value."""
 
 
-def select_range(fields: dict[bytes, bytes], info: EntryInfo) -> tuple[int, int] | None:
-    """First byte and the byte after the last of the range to send, or None for the whole value.
+def select_range(fields: dict[bytes, bytes], info: EntryInfo, size: int) -> tuple[int, int] | None:
+    """First byte and the byte after the last of the range to send, or None for all ``size`` bytes.
 
     A Range field that is malformed, of another unit, with several ranges, or voided by ``If-Range`` is ignored.
     Raises ``RangeUnsatisfiable``.
@@ -28,7 +28,6 @@ def select_range(fields: dict[bytes, bytes], info: EntryInfo) -> tuple[int, int]
     match = _ONE_RANGE.fullmatch(text)
     if match is None or (not match[1] and not match[2]) or not range_still_valid(fields, info):
         return None
-    size = info.payload_bytes
     if not match[1]:
         return _suffix(_number(match[2]), size)
     first = _number(match[1])

@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.batch.forms import to_base64
 from api.limits import IMPORT_COMMIT_WAIT_MAX_SECONDS, LEASE_ID_MAX_CHARS
+from api.schema_model import PartDocument, part_documents
 from storage.errors import RawblockdError
 from storage.imports import Difference, ImportPolicy, ImportResult, ImportState, ImportView
 from storage.limits import HOLDER_MAX_CHARS, LEASE_MAX_SECONDS, NAMESPACE_MAX_CHARS
 from storage.namespace_settings import NamespaceSettings
-from storage.schema import OnMissing, PartSpec
+from storage.schema import OnMissing
 from storage.snapshots import SnapshotView
 
 Namespace = Annotated[
@@ -59,43 +60,16 @@ class CommitBody(BaseModel):
 
 
 @dataclass(slots=True)
-class SchemaPart:
-    """A part that each record has. `default` null: it can't be filled."""
-
-    name: str
-    dtype: str
-    shape: list[int]
-    default: int | float | None
-
-    @classmethod
-    def of(cls, spec: PartSpec) -> SchemaPart:
-        return cls(spec.name, spec.dtype, list(spec.shape), spec.default)
-
-
-@dataclass(slots=True)
 class SchemaDocument:
     """The schema at the time of the snapshot; without parts, any value was taken."""
 
     schema_version: int
     on_missing: OnMissing
-    parts: list[SchemaPart]
+    parts: list[PartDocument]
 
     @classmethod
     def of(cls, settings: NamespaceSettings) -> SchemaDocument:
-        parts = [SchemaPart.of(spec) for spec in settings.parts]
-        return cls(settings.schema_version, settings.on_missing, parts)
-
-
-def schema_map(settings: NamespaceSettings) -> dict[str, Any]:
-    """The same as a map of plain values."""
-    return {
-        "schema_version": settings.schema_version,
-        "on_missing": settings.on_missing.value,
-        "parts": [
-            {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape), "default": spec.default}
-            for spec in settings.parts
-        ],
-    }
+        return cls(settings.schema_version, settings.on_missing, part_documents(settings.parts))
 
 
 # -- snapshots ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Any
 
 from api.answers import send_whole
@@ -18,9 +19,10 @@ from api.batch.forms import Form
 from api.batch.packing import hit_result, pack, pack_bin_head
 from api.batch.results import etag_text, failure
 from api.engine_face import EntryReader
-from api.limits import EXPORT_DIGESTS_BYTES
+from api.limits import EXPORT_DIGESTS_BYTES, EXPORT_NUMBER_MAX
 from api.parameters import read_parameters
-from api.restore_models import schema_map
+from api.parts import list_of_parts
+from api.restore_models import SchemaDocument
 from api.value_request import ValueRequest
 from api.value_windows import copy_window, window_stop
 from storage.entries import EntryInfo
@@ -29,7 +31,6 @@ from storage.format.row import Row
 from storage.snapshots import SnapshotView
 
 _PARAMETERS = frozenset({"from", "since"})
-_NUMBER_MAX_DIGITS = 18
 FORMAT = 1
 _DAMAGE = (EntryNotFound, EntryUnreadable, ReadFailed)
 """What is wrong with one entry and will be wrong again. Without buffers, say, nothing is known of the entry."""
@@ -59,8 +60,8 @@ def _read_position(request: ValueRequest, view: SnapshotView) -> tuple[int, int]
 
 def _number(parameters: dict[str, str], name: str) -> int:
     text = parameters.get(name, "0")
-    if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_MAX_DIGITS):
-        raise ParameterInvalid(f"{name} is a whole number of up to {_NUMBER_MAX_DIGITS} digits", parameter=name)
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= EXPORT_NUMBER_MAX):
+        raise ParameterInvalid(f"{name} is a whole number from 0 to {EXPORT_NUMBER_MAX}", parameter=name)
     return int(text)
 
 
@@ -104,7 +105,7 @@ class _Export:
             "snapshot_entries": view.entries,
             "payload_bytes": view.payload_bytes,
             "checksum": view.checksum,
-            "schema": schema_map(view.settings),
+            "schema": asdict(SchemaDocument.of(view.settings)),
             "created_at": view.created_at,
             "device": engine.status().device.uuid,
         }
@@ -178,7 +179,7 @@ class _Export:
 
     async def _write_digests(self, stream: AnswerStream) -> None:
         """Of all entries of the snapshot: what an earlier one had and this list has not is gone."""
-        digests = memoryview(self._request.engine.snapshot_digests(self._view.snapshot_id))
+        digests = memoryview(await self._request.engine.snapshot_digests(self._view.snapshot_id))
         stream.pending += pack({"digests": self._view.entries})
         for at in range(0, len(digests), EXPORT_DIGESTS_BYTES):
             part = digests[at : at + EXPORT_DIGESTS_BYTES]
@@ -190,9 +191,8 @@ class _Export:
 
 def _head(info: EntryInfo, row: Row, place: dict[str, Any]) -> bytes:
     """The map before a value: as in a batch read, with what a restore needs besides."""
-    parts = [[part.name, part.dtype, list(part.shape)] for part in info.parts]
-    more = {"key": info.key, **place, "payload_checksum": row.payload_checksum, "parts": parts}
-    return pack(hit_result(info) | more)
+    more = {"key": info.key, **place, "payload_checksum": row.payload_checksum}
+    return pack(hit_result(info) | {"parts": list_of_parts(info.parts)} | more)
 
 
 async def _write_whole(stream: AnswerStream, reader: EntryReader, head: bytes) -> None:

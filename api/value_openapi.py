@@ -11,6 +11,7 @@ from api.problem_schema import problem_answer
 from api.value_paths import TEMPLATE
 from api.values_patch import NO_META
 from storage.entries import Durability
+from storage.format.parts import PART_NAME_MAX_CHARS
 from storage.limits import KEY_MAX_BYTES
 
 _TAG = r'(W/)?"[!#-~]*"'
@@ -22,6 +23,8 @@ _MORE_PUT_HEADERS = {
     "Content-Digest": "Digests of the body (RFC 9530): sha-256 and sha-512 are verified, others are ignored.",
     "Content-Type": "Kept, and sent with the value.",
     "Rawblockd-Meta-*": "Client metadata: kept, and sent with the value.",
+    "Rawblockd-Parts": "Names, dtypes and shapes of the parts that the body consists of, in the order of their bytes: "
+    "`w=float32[8], m=float32[8]`. Kept; what it must be is the namespace's schema.",
     "Expect": "`100-continue`: the body is asked for only if nothing refuses the put before.",
 }
 """Fields that no parameter can declare: names with a wildcard, and values that depend on the body."""
@@ -61,6 +64,7 @@ def _get() -> Object:
         "body is complete.",
         "parameters": [
             lease(),
+            _part(),
             *_read_conditions(),
             parameter("Range", "header", "One range of bytes; several, or an unknown unit: the whole value."),
             parameter("If-Range", "header", "ETag for which Range holds; with another entry the whole value is sent."),
@@ -81,7 +85,7 @@ def _head() -> Object:
         "tags": ["values"],
         "summary": "Ask for a value's header fields",
         "description": "As GET, without the body; Range is ignored.",
-        "parameters": [lease(), *_read_conditions()],
+        "parameters": [lease(), _part(), *_read_conditions()],
         "responses": {
             "200": answer("The entry is there.", _entry_headers()),
             "304": answer("The client's copy is the present one.", _validators()),
@@ -125,7 +129,7 @@ def _put() -> Object:
         "responses": {
             "201": answer("Stored; there was no entry.", _stored_headers()),
             "204": answer("Stored in place of an entry.", _stored_headers()),
-            **problems(400, 408, 411, 412, 413, 503, 507),
+            **problems(400, 408, 411, 412, 413, 422, 503, 507),
         },
     }
 
@@ -180,6 +184,15 @@ def _read_conditions() -> list[Object]:
     ]
 
 
+def _part() -> Object:
+    return parameter(
+        "part",
+        "query",
+        "Only this part of the value, as if it were a value of its own; only its blocks are read.",
+        {"type": "string", "pattern": f"^[A-Za-z0-9._-]{{1,{PART_NAME_MAX_CHARS}}}$"},
+    )
+
+
 def _if_match() -> Object:
     return parameter(
         "If-Match",
@@ -206,4 +219,9 @@ def _validators() -> Object:
 
 
 def _entry_headers() -> Object:
-    return {**_validators(), "Accept-Ranges": header("`bytes`.")}
+    return {
+        **_validators(),
+        "Accept-Ranges": header("`bytes`."),
+        "Rawblockd-Parts": header("The parts that the whole value consists of, if it has any.", required=False),
+        "Rawblockd-Part": header("The part that is sent, if one was asked for.", required=False),
+    }

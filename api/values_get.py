@@ -15,23 +15,25 @@ from api.headers import HIT, NO_SCRIPTS, RawHeaders, etag
 from api.limits import SEND_MAX_BYTES
 from api.metadata import metadata_headers
 from api.parameters import read_lease, read_parameters
+from api.parts import PART_FIELD, find_part, parts_headers
 from api.ranges import content_range, select_range
 from api.value_request import ClientGone, ValueRequest
 from api.value_windows import copy_window, window_stop
 from storage.entries import EntryInfo
 from storage.errors import PreconditionFailed
 
-_PARAMETERS = frozenset({"lease"})
+_PARAMETERS = frozenset({"lease", "part"})
 
 
 async def answer_head(request: ValueRequest) -> int:
     """Answer as ``GET`` would, without the body. A HEAD takes no range (RFC 9110, 14.2)."""
-    lease_id = read_lease(read_parameters(request.query, _PARAMETERS))
-    info = await request.engine.head(request.namespace, request.key, lease_id=lease_id)
+    parameters = read_parameters(request.query, _PARAMETERS)
+    info = await request.engine.head(request.namespace, request.key, lease_id=read_lease(parameters))
+    first, last, named = _chosen(info, parameters.get("part"))
     if _is_not_modified(request, info):
         return await _send_not_modified(request, info)
-    headers = _entry_headers(info)
-    headers.append((b"content-length", b"%d" % info.payload_bytes))
+    headers = [*_entry_headers(info), *named]
+    headers.append((b"content-length", b"%d" % (last - first)))
     request.answered = True
     await send_whole(request.send, 200, headers)
     return 200
@@ -44,21 +46,26 @@ async def answer_get(request: ValueRequest) -> int:
     errors, ``PreconditionFailed``, ``RangeUnsatisfiable`` and ``ClientGone``; with ``request.answered`` set, the
     answer has begun and must be cut short.
     """
-    lease_id = read_lease(read_parameters(request.query, _PARAMETERS))
-    reader = await request.engine.open_read(request.namespace, request.key, lease_id=lease_id)
+    parameters = read_parameters(request.query, _PARAMETERS)
+    part = parameters.get("part")
+    reader = await request.engine.open_read(
+        request.namespace, request.key, lease_id=read_lease(parameters), sparse=part is not None
+    )
     try:
         info = reader.info
+        first, last, named = _chosen(info, part)
         if _is_not_modified(request, info):
             reader.close()
             return await _send_not_modified(request, info)
-        headers = _entry_headers(info)
-        chosen = select_range(request.fields, info)
-        start, stop = chosen or (0, info.payload_bytes)
+        headers = [*_entry_headers(info), *named]
+        size_bytes = last - first
+        chosen = select_range(request.fields, info, size_bytes)
+        start, stop = chosen or (0, size_bytes)
         headers.append((b"content-length", b"%d" % (stop - start)))
         if chosen is not None:
-            headers.append((b"content-range", content_range(start, stop, info.payload_bytes)))
+            headers.append((b"content-range", content_range(start, stop, size_bytes)))
         status = 200 if chosen is None else 206
-        await _send_payload(request, reader, status, headers, start, stop)
+        await _send_payload(request, reader, status, headers, first + start, first + stop)
         return status
     finally:
         reader.close()
@@ -109,6 +116,13 @@ async def _departure(receive: Receive) -> None:
         pass
 
 
+def _chosen(info: EntryInfo, part: str | None) -> tuple[int, int, RawHeaders]:
+    """First byte and the byte after the last of what is read, and what names it. Raises PartNotFound."""
+    if part is None:
+        return 0, info.payload_bytes, []
+    return *find_part(info, part), [(PART_FIELD, part.encode())]
+
+
 def _is_not_modified(request: ValueRequest, info: EntryInfo) -> bool:
     verdict = evaluate_read(request.fields, info)
     if verdict is Verdict.FAILED:
@@ -127,6 +141,7 @@ def _entry_headers(info: EntryInfo) -> RawHeaders:
     return [
         (b"etag", etag(info.write_id)),
         *metadata_headers(info),
+        *parts_headers(info.parts),
         *freshness_headers(info, time.time()),
         (b"accept-ranges", b"bytes"),
         HIT,

@@ -14,6 +14,7 @@ from api.headers import declared_length, etag
 from api.limits import TRICKLE_BYTES
 from api.metadata import read_content_type, read_metadata
 from api.parameters import read_durability, read_parameters
+from api.parts import read_parts
 from api.value_request import BodyTimeout, ClientGone, ValueRequest
 from storage.entries import Durability, PutResult
 from storage.errors import ContentRangeUnsupported, LengthMismatch, ParameterInvalid
@@ -43,6 +44,7 @@ async def answer_put(request: ValueRequest, sha256: bytes | None = None) -> int:
         check.demand("sha256", sha256)
     content_type = read_content_type(fields)
     metadata = read_metadata(fields, content_type)
+    parts = read_parts(fields)
     put = await request.engine.begin_put(
         request.namespace,
         request.key,
@@ -50,6 +52,7 @@ async def answer_put(request: ValueRequest, sha256: bytes | None = None) -> int:
         content_type=content_type,
         metadata=metadata,
         expires_at=expires_at,
+        parts=parts,
         durability=durability,
         conditions=conditions,
     )

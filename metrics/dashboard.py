@@ -162,6 +162,13 @@ CAPACITY = [
         "free slabs {{instance}}": f"rawblockd_free_slabs{{{THESE}}}",
         "namespaces {{instance}}": f"rawblockd_namespaces{{{THESE}}}",
     }),
+    Panel("Held slots", "By leases, snapshots and imports: not evicted, not used again before those end.", "bytes", {
+        "{{kind}}": f"sum by (kind) (rawblockd_held_slots_bytes{{{THESE}}})",
+        "kept for snapshots alone": f'sum(rawblockd_held_freed_bytes{{{THESE}, kind="snapshot"}})',
+    }),
+    Panel("Holds", "Leases, snapshots and imports.", "short", {
+        "{{kind}}": f"sum by (kind) (rawblockd_holds{{{THESE}}})",
+    }, width=4),
     Panel("Open files", "Of the process; sockets are among them.", "short", {
         "{{instance}}": f"process_open_fds{{{THESE}}} and on (instance) rawblockd_ready",
     }, width=4),

@@ -13,6 +13,8 @@ from storage.counters import EngineCounters
 from storage.recovery.report import RepairSource, SkipReason
 from storage.status import EngineState, EngineStatus, Reason, accepts_mutations
 
+HOLD_KINDS = ("lease", "snapshot", "import")
+
 
 def state_families(status: EngineStatus, started_at: float) -> Iterator[Metric]:
     yield InfoMetricFamily(
@@ -113,9 +115,29 @@ def capacity_families(status: EngineStatus) -> Iterator[Metric]:
     yield gauge("max_entries", "Entries the device has slots for at most.", capacity.max_entries)
     yield gauge("device_size_bytes", "Size of the device.", status.device.size_bytes)
     yield gauge("namespaces", "Namespaces.", len(status.namespaces))
+    yield from hold_families(status)
     yield gauge("buffer_size_bytes", "Memory for values on their way.", status.buffers.total_bytes)
     yield gauge("buffer_used_bytes", "Memory for values on their way that is in use.", status.buffers.used_bytes)
     yield gauge("buffer_waiting_requests", "Requests that wait for such memory.", status.buffers.waiting)
+
+
+def hold_families(status: EngineStatus) -> Iterator[Metric]:
+    """What is kept from reuse on somebody's behalf, by what keeps it."""
+    held = dict.fromkeys(HOLD_KINDS, 0)
+    freed = dict.fromkeys(HOLD_KINDS, 0)
+    number = dict.fromkeys(HOLD_KINDS, 0)
+    for hold in status.holds:
+        held[hold.kind] += hold.held_bytes
+        freed[hold.kind] += hold.freed_bytes
+        number[hold.kind] += 1
+    yield gauges("holds", "Leases, snapshots and imports that hold slots.", "kind", number)
+    yield gauges("held_slots_bytes", "Bytes of the slots that they hold; of one held twice, twice.", "kind", held)
+    yield gauges(
+        "held_freed_bytes",
+        "Of these, bytes that would be free without them, where that is known: for snapshots.",
+        "kind",
+        freed,
+    )
 
 
 def class_slots(status: EngineStatus) -> Metric:

@@ -27,6 +27,7 @@ from storage.device.interface import BlockDevice
 from storage.format.catalogue import (
     CatalogueRecord,
     CounterRecord,
+    NamespaceRecord,
     NamespaceWipedRecord,
     SlabRecord,
     SlotFailuresRecord,
@@ -113,6 +114,8 @@ class Checkpointer:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _renewed_in: npt.NDArray[np.uint64] | None = None
     """Journal block in which a row was journaled once more, per row; made when the first one is."""
+    _named_in: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The same of the records of namespaces, by id and seq."""
 
     @property
     def running(self) -> bool:
@@ -152,7 +155,7 @@ class Checkpointer:
             tail = min([block, *(header.journal_block for header in others)])
             tail_seq = min([seq, *(header.seq for header in others)])
             await self._void_freed_headers(tail_seq, max(tail, self.journal.tail))
-            await self._renew_namespaces(tail_seq)
+            await self._renew_namespaces(tail_seq, max(tail, self.journal.tail))
             self.step("checkpoint_pages")
             target.header = None
             written = await self._write_pages(target)
@@ -178,18 +181,20 @@ class Checkpointer:
             self.counters.last_checkpoint_bytes = result.bytes
             return result
 
-    async def _renew_namespaces(self, tail_seq: int) -> None:
+    async def _renew_namespaces(self, tail_seq: int, tail: int) -> None:
         """The journal names every namespace, and every wiped one of which there still are slots: where all copies are
         lost, their record headers alone would not tell which of two ids has a name, and which is dead (R1)."""
         namespaces = self.index.namespaces.by_id.values()
-        records = [*map(namespace_record, namespaces), *self._dying_records()]
-        records = [record for record in records if record.seq <= tail_seq]
-        for begin in range(0, len(records), RENEWED_AT_ONCE):
-            units = [
-                Unit(records=[r], privileged=True, makes_room=True) for r in records[begin : begin + RENEWED_AT_ONCE]
-            ]
-            for done in [self.journal.join(unit) for unit in units]:
-                await done
+        records: list[NamespaceRecord | NamespaceWipedRecord] = [*map(namespace_record, namespaces)]
+        records += self._dying_records()
+        named = {(record.namespace_id, record.seq) for record in records}
+        self._named_in = {key: block for key, block in self._named_in.items() if key in named and block >= tail}
+        due = [r for r in records if r.seq <= tail_seq and (r.namespace_id, r.seq) not in self._named_in]
+        for begin in range(0, len(due), RENEWED_AT_ONCE):
+            part = due[begin : begin + RENEWED_AT_ONCE]
+            units = [Unit(records=[record], privileged=True, makes_room=True) for record in part]
+            for record, done in [(r, self.journal.join(unit)) for r, unit in zip(part, units, strict=True)]:
+                self._named_in[record.namespace_id, record.seq] = await done
 
     # -- headers of freed slots -----------------------------------------------------------------------------------
 

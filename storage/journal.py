@@ -110,6 +110,8 @@ class Journal:
         self.published_seq = position.next_seq - 1
         self.unavailable = ""
         """Why no row can be taken now; empty while the journal works."""
+        self._is_full = False
+        """It is unavailable for want of room alone: what makes room is written all the same, into the reserve."""
         self.marked_through = position.flushed_through
         """Highest ``flushed_through`` that a written block carries."""
         self.content_through = position.last_block
@@ -142,7 +144,8 @@ class Journal:
 
     def join(self, unit: Unit) -> asyncio.Future[int]:
         """Queue a unit; its rows' seqs were drawn in this same step. Raises JournalUnavailable: nothing is queued."""
-        self.check_available()
+        if not (self._is_full and unit.makes_room):
+            self.check_available()
         size = len(unit.rows) * ROW_BYTES + sum(len(encode_record(r)) for r in unit.records)
         assert size <= self._geometry.block_bytes - JOURNAL.size_bytes, "a unit lies in one block"
         loop = asyncio.get_running_loop()
@@ -182,6 +185,9 @@ class Journal:
         if not await self._room(len(blocks), units):
             if not self.unavailable:  # else it was undone with the group that was to make room
                 self._fail("the journal is full", units + (behind or []))
+                self._is_full = True
+            elif units[0].makes_room:  # joined although the journal was full
+                self._refuse(units)
             self._need_room()
             return
         checksum = self._encode(blocks)
@@ -283,9 +289,12 @@ class Journal:
         self._queue.clear()
         self._queued_rows = 0
         self._undo(units)
+        self._refuse(units)
+
+    def _refuse(self, units: list[Unit]) -> None:
         for unit in units:
             if unit.done is not None and not unit.done.done():
-                unit.done.set_exception(JournalUnavailable(why))
+                unit.done.set_exception(JournalUnavailable(self.unavailable))
                 unit.done.exception()  # a waiter that left does not make this an unretrieved error
 
     # -- room -----------------------------------------------------------------------------------------------------
@@ -365,6 +374,7 @@ class Journal:
     # -- failing and coming back ----------------------------------------------------------------------------------
 
     def _start_reopening(self) -> None:
+        self._is_full = False
         if self._reopener is None and not self._closed:
             self._reopener = asyncio.get_running_loop().create_task(self._reopen())
 

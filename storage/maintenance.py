@@ -6,7 +6,7 @@ task                  when
 flush                 a written journal block is older than ``flush_interval_seconds``
 expiry                every ``expiry_interval_seconds``: entries, leases, and rows of wiped namespaces
 checkpoint            the newest is older than ``checkpoint_interval_seconds`` and something changed,
-                      or the journal since it exceeds 1/(N+1) of the ring (L2)
+                      or the journal since it exceeds 1/(N+1) of the ring (L2), or a block since is damaged
 compaction            checkpoints are frozen and the journal is half full (R4)
 self test             at start and every ``SELF_TEST_SECONDS``
 scrubbing             always, at ``scrub_bytes_per_second``
@@ -131,8 +131,8 @@ class Maintenance:
         newest = self.checkpointer.newest
         if newest is None or newest.header is None:
             return True
-        if self._fill_due():
-            return True
+        if self._fill_due() or self.scrubber.newest_bad_block >= newest.header.journal_block:
+            return True  # a crash now would lose what only a damaged block tells
         age = self.clock() - newest.header.written_ms / 1000
         changed = self.journal.published_seq > newest.header.seq
         return self.options.background and changed and age >= self.options.checkpoint_interval_seconds

@@ -108,6 +108,11 @@ class Scrubber:
         self._stopped.set()
 
     @property
+    def newest_bad_block(self) -> int:
+        """Highest number of a journal block found damaged; 0 if there is none."""
+        return max(self._bad_blocks, default=0)
+
+    @property
     def superblock_damaged(self) -> bool:
         """Whether a superblock was found damaged and could not be written again yet."""
         return bool(self._bad_superblocks)

@@ -12,11 +12,13 @@ from api.conditions import ANY, conditions_of_tags
 from api.digests import DigestCheck, read_digests
 from api.limits import BATCH_ENTRIES_MAX, BATCH_HEAD_MAX_BYTES, ETAGS_MAX
 from api.metadata import META_PREFIX, read_content_type, read_metadata
+from api.parts import parts_of_list
 from storage.entries import UNCONDITIONAL, Conditions, Durability
 from storage.errors import MetadataInvalid
+from storage.format.parts import Part
 
 _OPTIONS = frozenset({"durability", "ttl", "entries"})
-_ENTRY = frozenset({"key", "ttl", "content_type", "meta", "if_none_match", "if_match", "digest"})
+_ENTRY = frozenset({"key", "ttl", "content_type", "meta", "if_none_match", "if_match", "digest", "parts"})
 _META_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -36,6 +38,7 @@ class EntryFields:
     metadata: tuple[tuple[str, str], ...]
     conditions: Conditions
     check: DigestCheck | None
+    parts: tuple[Part, ...] = ()
 
 
 _PLAIN = EntryFields(None, "", (), UNCONDITIONAL, None)
@@ -53,13 +56,14 @@ def read_entry(found: Mapping[str, Any], place: str = "") -> EntryFields:
     if len(found) == 1 and "key" in found:
         return _PLAIN
     fields = Fields(found, _ENTRY, place)
-    ttl_seconds, conditions = fields.ttl(), _conditions(fields)
+    ttl_seconds, conditions, parts = fields.ttl(), _conditions(fields), _parts(fields)
     check = None
     if (digest := fields.text("digest", BATCH_HEAD_MAX_BYTES)) is not None:
         check = read_digests({b"content-digest": digest.encode("utf-8")})
     header = _header_fields(fields)
     content_type = read_content_type(header)
-    return EntryFields(ttl_seconds, content_type, read_metadata(header, content_type), conditions, check)
+    metadata = read_metadata(header, content_type)
+    return EntryFields(ttl_seconds, content_type, metadata, conditions, check, parts)
 
 
 def _header_fields(fields: Fields) -> dict[bytes, bytes]:
@@ -78,6 +82,15 @@ def _header_fields(fields: Fields) -> dict[bytes, bytes]:
             raise MetadataInvalid("the name of a metadata field is not a token, or stands twice")
         header[lower] = _latin_1(value)
     return header
+
+
+def _parts(fields: Fields) -> tuple[Part, ...]:
+    """Whether they are what they should be, the engine decides."""
+    listed = fields.get("parts")
+    parts = () if listed is None else parts_of_list(listed)
+    if parts is None:
+        raise fields.refusal("parts", "is a list of [name, dtype, [size, …]]")
+    return parts
 
 
 def _conditions(fields: Fields) -> Conditions:

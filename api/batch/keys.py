@@ -15,6 +15,9 @@ from api.value_request import ValueRequest
 from storage.errors import BatchTooLarge, BodyInvalid
 
 _FIELDS_MAX = 16
+_LISTS = frozenset({"parts"})
+"""Fields that are a list of a few texts."""
+_LIST_MAX = 64
 
 
 async def read_keys(
@@ -37,9 +40,10 @@ async def read_keys(
 
 
 def parse_msgpack(body: bytes) -> tuple[list[bytes] | None, dict[str, Any]]:
-    """The one map of a body: its keys and its other fields, which are scalars. Raises BodyInvalid, BatchTooLarge.
+    """The one map of a body: its keys and its other fields, which are scalars or short lists of them.
 
-    It is taken apart by hand so that nothing in it can grow: a container anywhere but in ``keys`` is refused unread.
+    It is taken apart by hand so that nothing in it can grow: any other container is refused unread. Raises BodyInvalid,
+    BatchTooLarge.
     """
     unpacker = Unpacker(
         max_buffer_size=max(len(body), 1), max_array_len=0, max_map_len=0, unicode_errors="surrogateescape"
@@ -58,7 +62,7 @@ def parse_msgpack(body: bytes) -> tuple[list[bytes] | None, dict[str, Any]]:
             if name == "keys":
                 keys = _read_array(unpacker)
             else:
-                found[name] = unpacker.unpack()
+                found[name] = _read_list(unpacker) if name in _LISTS else unpacker.unpack()
     except OutOfData:
         raise BodyInvalid("the body ends within its map") from None
     except (ValueError, TypeError) as error:
@@ -77,6 +81,13 @@ def _read_array(unpacker: Any) -> list[bytes]:
         if type(key) is not bytes:
             raise BodyInvalid(f"keys[{index}] is not binary")
     return keys
+
+
+def _read_list(unpacker: Any) -> list[Any]:
+    count = unpacker.read_array_header()
+    if count > _LIST_MAX:
+        raise BodyInvalid(f"a list of {count}")
+    return [unpacker.unpack() for _ in range(count)]
 
 
 def _keys_of_json(found: object) -> list[bytes] | None:

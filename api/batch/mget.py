@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from api.batch.answer_stream import AnswerStream
@@ -15,13 +15,14 @@ from api.batch.results import Result, failure
 from api.engine_face import EntryReader
 from api.limits import JSON_ANSWER_MAX_BYTES
 from api.parameters import read_lease, read_parameters
+from api.parts import Bounds, read_names, select_parts
 from api.value_request import ValueRequest
 from api.value_windows import copy_window, window_stop
 from storage.entries import EntryInfo
 from storage.errors import BatchTooLarge, EntryNotFound, RawblockdError
 
 _PARAMETERS = frozenset({"lease"})
-_FIELDS = frozenset({"stop_at_first_miss"})
+_FIELDS = frozenset({"parts", "stop_at_first_miss"})
 _RESULT_BYTES = 256
 """Of a result in JSON besides value, type and metadata."""
 
@@ -31,17 +32,22 @@ async def answer_mget(request: ValueRequest, memory: BatchMemory) -> int:
     parameters = read_parameters(request.query, _PARAMETERS)
     with memory.share() as share:
         form, keys, fields = await read_keys(request, _FIELDS, share)
-        batch = _BatchRead(request, keys, read_lease(parameters), stop=fields.flag("stop_at_first_miss"))
+        names = read_names(fields.get("parts"))
+        batch = _BatchRead(request, keys, read_lease(parameters), names, stop=fields.flag("stop_at_first_miss"))
         if form_of_answer(request, form) is Form.JSON:
             return await batch.answer_json()
         return await batch.answer_msgpack()
 
 
 class _BatchRead:
-    def __init__(self, request: ValueRequest, keys: list[bytes], lease_id: str, *, stop: bool) -> None:
+    def __init__(
+        self, request: ValueRequest, keys: list[bytes], lease_id: str, names: tuple[str, ...] | None, *, stop: bool
+    ) -> None:
         self._request = request
         self._keys = keys
         self._lease_id = lease_id
+        self._names = names
+        """The parts to send, None for whole values."""
         self._stop = stop
         self._done = 0
         """Keys whose results are complete."""
@@ -110,7 +116,7 @@ class _BatchRead:
         self, stream: AnswerStream, found: EntryReader | RawblockdError, release: Callable[[], Awaitable[None]]
     ) -> tuple[bool, bool]:
         if not isinstance(found, RawblockdError):
-            return await _send_value(stream, found, release)
+            return await _send_value(stream, found, self._names, release)
         stream.pending += MISS if type(found) is EntryNotFound else pack(failure(found))
         return False, True
 
@@ -126,7 +132,7 @@ class _BatchRead:
                 if isinstance(found, RawblockdError):
                     result = failure(found)
                 else:
-                    result, used_bytes = await _value_in_json(found, left_bytes)
+                    result, used_bytes = await _value_in_json(found, self._names, left_bytes)
                     left_bytes -= used_bytes
                 results.append(result)
                 if not self._note(hit=result["status"] == 200):
@@ -135,7 +141,10 @@ class _BatchRead:
 
 
 async def _send_value(
-    stream: AnswerStream, reader: EntryReader, release: Callable[[], Awaitable[None]]
+    stream: AnswerStream,
+    reader: EntryReader,
+    names: tuple[str, ...] | None,
+    release: Callable[[], Awaitable[None]],
 ) -> tuple[bool, bool]:
     """Write a value, or why it can't be read. Whether it is whole, and whether the client has kept up.
 
@@ -144,15 +153,13 @@ async def _send_value(
     prompt = True
     begun = False
     try:
-        info = reader.info
+        info, places = _chosen(reader.info, names)
         size = info.payload_bytes
         if window_stop(0, size) == size:
-            await _write_whole(stream, reader, info)
+            await _write_whole(stream, reader, info, places)
             return True, True
-        at = 0
-        while at < size:
-            start, at = at, window_stop(at, size)
-            data = await copy_window(reader, start, at)
+        for start, stop in _windows(places):
+            data = await copy_window(reader, start, stop)
             if not begun:
                 begun = True
                 stream.pending += pack_hit(info)
@@ -171,32 +178,47 @@ async def _send_value(
         reader.close()
 
 
-async def _write_whole(stream: AnswerStream, reader: EntryReader, info: EntryInfo) -> None:
+def _chosen(info: EntryInfo, names: tuple[str, ...] | None) -> tuple[EntryInfo, list[Bounds]]:
+    """What is sent of an entry, and where it lies. Raises PartNotFound."""
+    return (info, [(0, info.payload_bytes)]) if names is None else select_parts(info, names)
+
+
+def _windows(places: Sequence[Bounds]) -> Iterator[Bounds]:
+    for first, stop in places:
+        at = first
+        while at < stop:
+            start, at = at, window_stop(at, stop)
+            yield start, at
+
+
+async def _write_whole(stream: AnswerStream, reader: EntryReader, info: EntryInfo, places: Sequence[Bounds]) -> None:
     """A value of one piece, straight from the engine's buffer; nothing is written of one that fails."""
     before = len(stream.pending)
     whole = False
     try:
         stream.pending += pack_hit(info) + pack_bin_head(info.payload_bytes)
-        async for piece in reader.pieces():
-            stream.pending += piece
+        for start, stop in places:
+            async for piece in reader.pieces(start, stop):
+                stream.pending += piece
         whole = True
     finally:
         if not whole:
             del stream.pending[before:]
 
 
-async def _value_in_json(reader: EntryReader, left_bytes: int) -> tuple[Result, int]:
+async def _value_in_json(reader: EntryReader, names: tuple[str, ...] | None, left_bytes: int) -> tuple[Result, int]:
     """The result, and what it takes of the ``left_bytes`` of the answer."""
     try:
-        info = reader.info
+        info, places = _chosen(reader.info, names)
         texts = (info.content_type, *(text for item in info.metadata for text in item))
         needed_bytes = _RESULT_BYTES + sum(map(len, texts)) * 2 + info.payload_bytes * 4 // 3
         if needed_bytes > left_bytes:
             error = BatchTooLarge(f"an answer in JSON has up to {JSON_ANSWER_MAX_BYTES} bytes of values")
             return failure(error) | {"size": info.payload_bytes}, 0
         value = bytearray()
-        async for piece in reader.pieces():
-            value += piece
+        for start, stop in places:
+            async for piece in reader.pieces(start, stop):
+                value += piece
         return hit_result(info) | {"value": to_base64(value)}, needed_bytes
     except RawblockdError as error:
         return failure(error), 0

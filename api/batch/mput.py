@@ -20,7 +20,13 @@ from api.limits import (
 )
 from api.parameters import read_parameters
 from api.value_request import ValueRequest
-from storage.errors import BatchTooLarge, BodyInvalid, MetadataInvalid, ParameterInvalid, RawblockdError
+from storage.errors import (
+    BatchTooLarge,
+    BodyInvalid,
+    MetadataInvalid,
+    ParameterInvalid,
+    RawblockdError,
+)
 
 _NO_PARAMETERS: frozenset[str] = frozenset()
 _NOTHING = memoryview(b"")

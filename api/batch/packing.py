@@ -13,10 +13,13 @@ import msgpack
 
 from api.batch.results import Result, etag_text
 from api.metadata import DEFAULT_CONTENT_TYPE
+from api.parts import list_of_parts
 from storage.entries import EntryInfo
 
 _NEVER = b"\xc0"
-_HIT = b'\x87\xa6status\xcc\xc8\xa4etag\xb2"%016x"\xa4size\xce%b\xa9stored_at\xcb%b\xaaexpires_at%b%b'
+_FIELDS = 0x87
+"""The head of a map of 7; an entry with parts has one more."""
+_HIT = b'%c\xa6status\xcc\xc8\xa4etag\xb2"%016x"\xa4size\xce%b\xa9stored_at\xcb%b\xaaexpires_at%b%b'
 _UINT_32 = struct.Struct(">I")
 _FLOAT_64 = struct.Struct(">d")
 _TAILS_MAX = 256
@@ -33,7 +36,11 @@ def pack_hit(info: EntryInfo) -> bytes:
     expires = b"\xce" + _UINT_32.pack(info.expires_at) if info.expires_at else _NEVER
     size = _UINT_32.pack(info.payload_bytes)
     tail = _tail(info.content_type, info.metadata)
-    return _HIT % (info.write_id, size, _FLOAT_64.pack(info.stored_at), expires, tail)
+    fields = _FIELDS
+    if info.parts:
+        fields += 1
+        tail += b"\xa5parts" + pack(list_of_parts(info.parts))
+    return _HIT % (fields, info.write_id, size, _FLOAT_64.pack(info.stored_at), expires, tail)
 
 
 def pack_bin_head(size_bytes: int) -> bytes:
@@ -54,7 +61,7 @@ def pack(result: Any) -> bytes:
 
 def hit_result(info: EntryInfo) -> Result:
     """The result of a value that is there; the value itself is not in it."""
-    return {
+    result = {
         "status": 200,
         "etag": etag_text(info.write_id),
         "size": info.payload_bytes,
@@ -63,6 +70,7 @@ def hit_result(info: EntryInfo) -> Result:
         "content_type": info.content_type or DEFAULT_CONTENT_TYPE.decode(),
         "meta": dict(info.metadata),
     }
+    return result | {"parts": list_of_parts(info.parts)} if info.parts else result
 
 
 @lru_cache(maxsize=_TAILS_MAX)

@@ -115,6 +115,7 @@ class Upload:
                 content_type=fields.content_type,
                 metadata=fields.metadata,
                 expires_at=expiry_of(request, ttl_seconds),
+                parts=fields.parts,
                 durability=self._durability(),
                 conditions=fields.conditions,
             )

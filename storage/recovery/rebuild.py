@@ -190,7 +190,8 @@ class Rebuilder:
     # -- verdicts -------------------------------------------------------------------------------------------------
 
     def find_namespaces(self, catalogue: CatalogueState) -> None:
-        """Names and ids from the record headers; settings that only the copies had are the defaults again.
+        """Names and ids from the record headers, with the default settings, where the journal, which names them all, is
+        lost.
 
         Of two ids with one name the older one has it: the other is of an import that was never committed, or its
         commit was lost with the journal.

@@ -111,3 +111,11 @@ def test_a_put_is_refused_before_its_body_is_sent(guarded: Guarded, holder: Hold
     answer = guarded.ask("PUT", "/v1/kv/team-a/big", *waiting, holder=holder)
     assert answer.status == (403 if holder else 401)
     assert answer.closes
+
+
+@pytest.mark.parametrize("query", ["?lease=1", "?%6cease=1", "?&lease=1"])
+def test_to_ask_and_lease_at_once_takes_a_writer(guarded: Guarded, query: str) -> None:
+    json, body = ("Content-Type", "application/json"), b'{"keys": ["k"]}'
+    assert guarded.ask("POST", "/v1/kv/team-a:exists", json, body=body, holder=TEAM_READER).status == 200
+    assert guarded.ask("POST", f"/v1/kv/team-a:exists{query}", json, body=body, holder=TEAM_READER).status == 403
+    assert guarded.ask("POST", f"/v1/kv/team-a:exists{query}", json, body=body, holder=TEAM_WRITER).status == 200

@@ -21,6 +21,7 @@ import httpx2
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 60.0
+VALUES = "/v1/kv/{namespace}/{key}"
 POLLS_MAX = 20_000
 """Most requests while waiting for a state that the daemon reaches by itself; each is a round trip."""
 
@@ -94,17 +95,17 @@ class Daemon:
                 return status
         raise AssertionError("the daemon does not come to rest")
 
-    def wait_for_count(self, method: str, code: int, at_least: int) -> None:
-        """Wait until so many requests to values have ended with ``code``."""
+    def wait_for_count(self, method: str, code: int, at_least: int, route: str = VALUES) -> None:
+        """Wait until so many requests to values, or of another route, have ended with ``code``."""
         for _ in range(POLLS_MAX):
-            if self.request_count(method, code) >= at_least:
+            if self.request_count(method, code, route) >= at_least:
                 return
         raise AssertionError(f"no {at_least} requests {method} ended with {code}")
 
-    def request_count(self, method: str, code: int) -> int:
-        """How many requests to values were counted so far, from the metrics."""
+    def request_count(self, method: str, code: int, route: str = VALUES) -> int:
+        """How many requests to values, or of another route, were counted so far, from the metrics."""
         text = self.http.get("/metrics").text
-        labels = rf'code="{code}",method="{method}",route="/v1/kv/{{namespace}}/{{key}}"'
+        labels = f'code="{code}",method="{method}",route="{route}"'
         for line in text.splitlines():
             match = re.fullmatch(r"rawblockd_http_requests_total\{(.*)\} (.*)", line)
             if match and ",".join(sorted(match[1].split(","))) == labels:

@@ -11,7 +11,7 @@ from tests.http.batches import HEADERS, entries, results
 from tests.http.daemon import Daemon
 from tests.http.raw_client import RawClient
 
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "quota_bytes": None,
     "quota_entries": None,
     "quota_mode": "soft",
@@ -20,6 +20,9 @@ DEFAULTS = {
     "ttl_jitter_percent": 0,
     "default_durability": None,
     "eviction_weight_percent": 100,
+    "parts": [],
+    "on_missing": "reject",
+    "schema_version": 0,
 }
 
 

@@ -19,6 +19,10 @@ REQUESTS_MIN = 300
 # A condition that is well formed may still fail: 412 is what it is for.
 STATUSES = ["2xx", "3xx", "401", "403", "404", "409", "412", "429", "5xx"]
 MAY_BE_400 = {"positive_data_acceptance": {"expected-statuses": [*STATUSES, "400"]}}
+MAY_BE_REFUSED = {"positive_data_acceptance": {"expected-statuses": [*STATUSES, "400", "413"]}}
+MAY_NOT_FIT = {"positive_data_acceptance": {"expected-statuses": [*STATUSES, "413", "422"]}}
+MAY_BE_FULL = {"not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx", "507"]}}
+MAY_BE_422 = {"positive_data_acceptance": {"expected-statuses": [*STATUSES, "422"]}}
 
 CONFIG = {
     "seed": 20240607,
@@ -31,6 +35,13 @@ CONFIG = {
         # No schema says that one of the parameters must be there, nor what a cursor of the daemon's looks like.
         {"include-name": "PATCH /v1/kv/{namespace}/{key}", "checks": MAY_BE_400},
         {"include-name": "GET /v1/kv/{namespace}", "checks": MAY_BE_400},
+        # Nor that a default is a number of its part's type, or that no name stands twice.
+        {"include-name": "PUT /v1/namespaces/{namespace}", "checks": MAY_BE_422},
+        # Nor that a namespace has a schema, what the seq of a snapshot is, or that there are enough of either already.
+        {"include-name": "POST /v1/namespaces/{namespace}/imports", "checks": MAY_BE_REFUSED},
+        {"include-name": "POST /v1/imports/{import}/commit", "checks": MAY_NOT_FIT},
+        {"include-name": "GET /v1/snapshots/{snapshot}/export", "checks": MAY_BE_400},
+        {"include-name": "POST /v1/namespaces/{namespace}/snapshots", "checks": MAY_BE_FULL},
     ],
     "checks": {"positive_data_acceptance": {"expected-statuses": STATUSES}},
 }
@@ -53,7 +64,8 @@ def tame(_context: object, body: Any) -> Any:
 @pytest.mark.timeout(300)
 def test_a_fuzzer_finds_nothing(daemon: Daemon) -> None:
     config = SchemathesisConfig.from_dict(CONFIG)
-    schema = schemathesis.openapi.from_url(f"{daemon.url}/openapi.json", config=config)
+    whole = schemathesis.openapi.from_url(f"{daemon.url}/openapi.json", config=config)
+    schema = whole.exclude(operation_id="put_import_part")  # in msgpack alone, which the fuzzer does not write
     schema.hooks.hook("map_body")(tame)
     found: list[str] = []
     requests = 0

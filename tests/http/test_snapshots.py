@@ -22,9 +22,28 @@ from tests.http.test_damage import _damage
 NO_SUCH = "0" * 32
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_left(daemon: Daemon) -> Iterator[None]:
+    """No test holds what another one needs, if it fails."""
+    yield
+    for snapshot in daemon.http.get("/v1/snapshots").json()["snapshots"]:
+        end(daemon, snapshot)
+
+
 def put_many(daemon: Daemon, namespace: str, values: dict[bytes, bytes]) -> None:
     answer = daemon.http.post(f"/v1/kv/{namespace}:mput", content=entries(values.items()), headers=HEADERS)
     assert all(result["status"] in (201, 204) for result in results(answer.content))
+
+
+def checksum_of(heads: list[dict[str, Any]]) -> str:
+    """As the page about snapshots says."""
+    columns = [
+        b"".join(head["digest"] for head in heads),
+        b"".join(int(head["etag"][1:-1], 16).to_bytes(8, "little") for head in heads),
+        b"".join(head["size"].to_bytes(4, "little") for head in heads),
+        b"".join(head["payload_checksum"].to_bytes(4, "little") for head in heads),
+    ]
+    return hashlib.sha256(b"".join(columns)).hexdigest()
 
 
 def value_of(number: int, size: int) -> bytes:
@@ -62,6 +81,7 @@ def test_b1_an_export_is_one_moment_whatever_comes_after(daemon: Daemon) -> None
     assert head["expires_at"] == pytest.approx(head["stored_at"] + 1000, abs=2)
     assert first.manifest["device"] == daemon.status()["device"]["uuid"]
     assert len({head["digest"] for head in first.heads}) == len(values)
+    assert snapshot["checksum"] == checksum_of(first.heads)
 
     now = daemon.http.get(f"/v1/snapshots/{snapshot['id']}").json()
     assert now["freed_bytes"] == now["held_bytes"] == snapshot["held_bytes"], "nothing of it is live any more"
@@ -69,7 +89,8 @@ def test_b1_an_export_is_one_moment_whatever_comes_after(daemon: Daemon) -> None
     assert (hold["kind"], hold["namespace"], hold["slots"]) == ("snapshot", "moment", len(values))
     assert hold["held_bytes"] == snapshot["held_bytes"]
     metrics = daemon.http.get("/metrics").text
-    for name, value in (("held_slots_bytes", now["held_bytes"]), ("held_freed_bytes", now["freed_bytes"]), ("holds", 1)):
+    expected = {"held_slots_bytes": now["held_bytes"], "held_freed_bytes": now["freed_bytes"], "holds": 1}
+    for name, value in expected.items():
         (shown,) = re.findall(rf'^rawblockd_{name}{{kind="snapshot"}} (.*)$', metrics, re.MULTILINE)
         assert float(shown) == value
     assert [one["id"] for one in daemon.http.get("/v1/snapshots").json()["snapshots"]] == [snapshot["id"]]
@@ -151,65 +172,87 @@ def pairs(found: Export) -> Iterator[tuple[dict[str, Any], bytes]]:
 
 
 WRITERS = 3
-KEYS = 3000
+ROUNDS = 20
 ROUND_KEYS = 100
+"""A writer puts so many keys at once, in so many rounds; then it begins anew with the next versions."""
+
+
+def version_of(key: int, newest: int) -> int:
+    """The newest version of a key among the first ``newest`` of its writer; 0 or less for none."""
+    turn = key // WRITERS // ROUND_KEYS
+    return newest - (newest - turn) % ROUNDS
+
+
+def row_of(key: int, version: int) -> bytes:
+    return b"".join(struct.pack("<8f", key, version, part, *range(5)) for part in range(3))
+
+
+class Writers:
+    """Three clients that insert and overwrite rows of three parts without pause. ``done`` are the versions of each."""
+
+    def __init__(self, daemon: Daemon, parts: list[Any]) -> None:
+        self._daemon = daemon
+        self._parts = parts
+        self._stop = threading.Event()
+        self.done = [0] * WRITERS
+        self.failures: list[object] = []
+        self._threads = [threading.Thread(target=self._run, args=(writer,)) for writer in range(WRITERS)]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, writer: int) -> None:
+        with RawClient(self._daemon.address) as client:
+            while not self._stop.is_set() and not self.failures:
+                version = self.done[writer] + 1
+                first = version % ROUNDS * ROUND_KEYS
+                keys = [index * WRITERS + writer for index in range(first, first + ROUND_KEYS)]
+                rows = (entry({"key": b"%d" % key, "parts": self._parts}, row_of(key, version)) for key in keys)
+                answer = client.ask("POST", "/v1/kv/training:mput", HEADERS.items(), pack({}) + b"".join(rows))
+                if answer.status != 200 or {result["status"] for result in results(answer.body)} - {201, 204}:
+                    self.failures.append(answer)
+                    return
+                self.done[writer] = version
 
 
 def test_b1_writers_insert_without_pause_while_a_snapshot_is_exported(daemon: Daemon) -> None:
-    """Every row is one that was put for its key; its parts are of one generation; all parts have the same keys."""
+    """Every row is one that was put for its key, its parts are of one generation, and none is older than what was
+    acknowledged, or newer than what was under way, when the snapshot was taken."""
     set_schema(daemon, "training", on_missing="reject")
     parts = [[part["name"], part["dtype"], part["shape"]] for part in PARTS]
-    stop = threading.Event()
-    newest = [0] * WRITERS
-    failures: list[object] = []
-
-    def row(key: int, version: int) -> bytes:
-        return b"".join(struct.pack("<8f", key, version, part, *range(5)) for part in range(3))
-
-    def write(writer: int) -> None:
-        version = 0
-        with RawClient(daemon.address) as client:
-            while not stop.is_set() and not failures:
-                version += 1
-                keys = [(version * ROUND_KEYS + index) * WRITERS % (3 * KEYS) + writer for index in range(ROUND_KEYS)]
-                body = pack({}) + b"".join(
-                    entry({"key": b"%d" % key, "parts": parts}, row(key, version)) for key in keys
-                )
-                answer = client.ask("POST", "/v1/kv/training:mput", HEADERS.items(), body)
-                if answer.status != 200 or {result["status"] for result in results(answer.body)} - {201, 204}:
-                    failures.append(answer)
-                newest[writer] = version
-
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(WRITERS)]
-    for thread in threads:
-        thread.start()
-    try:
-        sizes = []
-        for _ in range(4):
-            before = list(newest)
+    seqs: list[int] = []
+    with Writers(daemon, parts) as writers:
+        while len(set(seqs)) < 5 or min(writers.done) <= ROUNDS:
+            before = list(writers.done)
             snapshot = take(daemon, "training")
-            after = list(newest)
+            after = [done + 1 for done in writers.done]
             found = export(daemon, snapshot)
+            end(daemon, snapshot)
+            assert writers.failures == []
             assert found.manifest["schema"]["schema_version"] == 1
             for head, value in pairs(found):
-                assert head["parts"] == parts
                 key = int(head["key"])
-                rows = [struct.unpack_from("<8f", value, 32 * part) for part in range(3)]
-                assert [one[:3] for one in rows] == [(key, rows[0][1], part) for part in range(3)]
-                assert rows[0][1] <= after[key % WRITERS] + 1, "put before the snapshot was taken"
-            assert len(found.heads) == snapshot["entries"]
-            oldest = [min(struct.unpack_from("<8f", value)[1] for head, value in pairs(found)
-                          if int(head["key"]) % WRITERS == writer) if before[writer] else 0
-                      for writer in range(WRITERS)]  # fmt: skip
-            assert all(one <= newest_one + 1 for one, newest_one in zip(oldest, after, strict=True))
-            sizes.append(snapshot["seq"])
-            end(daemon, snapshot)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert failures == []
-    assert sizes == sorted(set(sizes)), "the writers did not pause"
+                version = int(struct.unpack_from("<8f", value)[1])
+                assert value == row_of(key, version), "parts of one generation"
+                writer = key % WRITERS
+                assert version_of(key, before[writer]) <= version <= version_of(key, after[writer])
+                assert head["parts"] == parts
+            expected = {
+                b"%d" % key
+                for key in range(WRITERS * ROUNDS * ROUND_KEYS)
+                if version_of(key, before[key % WRITERS]) > 0
+            }
+            assert expected <= found.values.keys()
+            seqs.append(snapshot["seq"])
+    assert writers.failures == []
+    assert seqs == sorted(seqs)
     daemon.wait_at_rest()
 
 
@@ -257,11 +300,7 @@ def test_a_stalled_reader_of_an_export_is_cut_off(impatient: Daemon) -> None:
     with RawClient(impatient.address, receive_buffer_bytes=4096) as client:
         client.send(request("GET", f"/v1/snapshots/{snapshot['id']}/export"))
         assert client.answer_head().status == 200
-        for _ in range(POLLS_MAX):
-            if re.search(r'requests_total\{[^}]*code="499"[^}]*/export', impatient.http.get("/metrics").text):
-                break
-        else:
-            raise AssertionError("it is not cut off")
+        impatient.wait_for_count("GET", 499, 1, "/v1/snapshots/{snapshot}/export")
         assert len(client.read_to_end()) < 20 << 20
     assert content(impatient, "stalled") == values
     end(impatient, snapshot)

@@ -25,6 +25,7 @@ from storage.status import (
     DeviceStatus,
     EngineState,
     EngineStatus,
+    HoldStatus,
     JournalStatus,
     NamespaceStatus,
     Reason,
@@ -83,7 +84,11 @@ class Engine:
             ),
             classes=[],
             namespaces={"default": NamespaceStatus(97, 1, 1)},
-            holds=[],
+            holds=[
+                HoldStatus("lease", "a reader", "default", 2, 8192, 10.0),
+                HoldStatus("snapshot", "a saver", "default", 90, 4096 * 90, 60.0, 4096),
+                HoldStatus("snapshot", "another", "default", 80, 4096 * 80, 60.0, 8192),
+            ],
             device=DeviceStatus(path='/dev/"odd"\n', size_bytes=1 << 30, direct_io=True, io_engine="uring"),
             buffers=BufferStatus(total_bytes=1 << 20, used_bytes=4096, waiting=1),
             scrub=ScrubStatus(0.5, 2, 10.0, 4096, {"record": 1}),
@@ -165,6 +170,12 @@ def test_gauges_show_the_picture(page: Page) -> None:
         ("engine_reason", ("partial_recovery",)): 1,
         ("engine_reason", ("corruption",)): 0,
         ("namespaces", ()): 1,
+        ("holds", ("lease",)): 1,
+        ("holds", ("snapshot",)): 2,
+        ("holds", ("import",)): 0,
+        ("held_slots_bytes", ("snapshot",)): 4096 * 170,
+        ("held_slots_bytes", ("import",)): 0,
+        ("held_freed_bytes", ("snapshot",)): 12288,
         ("ready", ()): 1,
     }
     for (name, labels), value in expected.items():

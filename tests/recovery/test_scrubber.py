@@ -153,7 +153,9 @@ async def test_r3_a_damaged_journal_block_is_found_while_it_is_needed(world: Wor
     for _ in range(2):
         await one_pass(rig)
         assert found(rig) == {"journal": 1}, "a block is counted once, however often it is met"
+    assert rig.engine._maintenance.checkpoint_due(), "at once: a crash before it would be a loss"
     await rig.engine.checkpoint()
+    assert not rig.engine._maintenance.checkpoint_due()
     await restart(rig)
     assert not rig.engine.status().partial_recovery
     await rig.stop()

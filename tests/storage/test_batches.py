@@ -358,6 +358,22 @@ async def test_a_read_slides_the_expiry(rig: Rig) -> None:
     check_accounts(rig.engine)
 
 
+async def test_a_read_of_a_batch_or_of_a_part_slides_the_expiry_and_a_look_does_not(rig: Rig) -> None:
+    engine = rig.engine
+    await engine.set_namespace("n", NamespaceSettings(default_ttl_seconds=100, sliding_ttl=True))
+    for key in (b"batch", b"part", b"looked at"):
+        await put(engine, key, b"v", expires_at=engine.expires_at("n", None))
+    rig.clock.advance(50)
+    async for _, reader in engine.open_many("n", [b"batch"]):
+        assert not isinstance(reader, RawblockdError)
+        reader.close()
+    (await engine.open_read("n", b"part", sparse=True)).close()
+    await engine.head("n", b"looked at")
+    await until(lambda: engine._journal.idle)
+    left = [(await engine.head("n", key)).expires_at - rig.clock() for key in (b"batch", b"part", b"looked at")]
+    assert left == [100, 100, 50]
+
+
 @pytest.mark.parametrize("size", [0, 3000, 900_000])
 async def test_an_update_copies_the_record(rig: Rig, size: int) -> None:
     engine = rig.engine

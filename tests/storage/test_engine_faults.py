@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from dataclasses import replace
+from unittest import mock
 
 import pytest
 
 from storage.buffers import BufferArena
 from storage.device.counters import OpKind
+from storage.engine import Engine
 from storage.entries import Durability
 from storage.errors import (
     AcknowledgeNothing,
@@ -19,7 +22,18 @@ from storage.errors import (
     WriteFailed,
 )
 from storage.status import EngineState, Reason
-from tests.support.engines import Rig, check_accounts, get, payload_of, peek, put, until
+from tests.support.engines import (
+    OPTIONS,
+    Rig,
+    check_accounts,
+    formatted_image,
+    get,
+    payload_of,
+    peek,
+    put,
+    short_journal,
+    until,
+)
 from tests.support.simulated_device import Fault, fail
 
 
@@ -269,3 +283,47 @@ async def test_an_eviction_that_fails_is_counted_and_tried_again(rig: Rig) -> No
     assert engine.counters.evictions["evicted"] > 0
     assert await get(engine, b"one more") == b"x" * 1_000_000
     check_accounts(engine)
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_l2_a_journal_that_was_full_takes_rows_again_once_a_checkpoint_can_be_written(held: bool) -> None:
+    """What must be journaled once more before the tail can move is written into the reserve: names of namespaces, and
+    the freeing row of a slot that a reader holds."""
+    options = replace(OPTIONS, wait_timeout_seconds=0.2)
+    with short_journal(72, reserve=8), mock.patch("storage.maintenance.CHECKPOINT_RETRY_SECONDS", 0.05):
+        rig = Rig(formatted_image(4, journal_blocks=72), options=options)
+        engine = await rig.start()
+        await put(engine, b"held", b"v")
+        reader = await engine.open_read("n", b"held")
+        if not held:
+            reader.close()
+        await put(engine, b"held", b"w")
+        for _ in range(3):
+            await put(engine, b"key", b"v")
+            await engine.checkpoint()
+        geometry = engine._index.geometry
+        starts = [geometry.copy_offset(copy) for copy in range(geometry.copies)]
+        rig.device.faults += [Fault(OpKind.WRITE, errno.EIO, start, start + geometry.copy_bytes) for start in starts]
+        with pytest.raises(JournalUnavailable, match="full"):
+            await _put_on(engine)
+        rig.device.faults.clear()
+        await asyncio.wait_for(_put_again(engine), 10)
+        reader.close()
+        await engine.flush()
+        check_accounts(engine)
+        await rig.stop()
+
+
+async def _put_on(engine: Engine) -> None:
+    for number in range(1000):
+        await put(engine, b"key", b"%d" % number)
+
+
+async def _put_again(engine: Engine) -> None:
+    while True:
+        try:
+            await put(engine, b"key", b"again")
+        except JournalUnavailable:
+            await asyncio.sleep(0.01)
+        else:
+            return

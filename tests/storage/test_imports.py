@@ -8,6 +8,7 @@ import random
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -19,18 +20,23 @@ from storage.device.counters import OpKind
 from storage.engine import Engine
 from storage.errors import (
     EntryNotFound,
+    FlushFailed,
     ImportBusy,
     ImportNotFound,
     ImportRefused,
     ImportTooLarge,
+    JournalUnavailable,
     NamespaceWiped,
     ParameterInvalid,
     PartsInvalid,
     QuotaExceeded,
+    SchemaConflict,
+    ValueTooLarge,
     WriteFailed,
 )
 from storage.format.parts import bounds
 from storage.imports import ImportPolicy, ImportResult, ImportState
+from storage.journal import Unit
 from storage.key_lists import as_digests, missing_in, positions_in, repeated
 from storage.namespace_settings import NamespaceSettings
 from storage.schema import OnMissing, PartSpec
@@ -317,6 +323,90 @@ async def test_d3_a_commit_that_fails_leaves_the_import_open(engine: Engine, rig
     assert await content(engine, range(400)) == {k: {part: row(part, k) for part in "wmv"} for k in range(400)}
     await at_rest(rig)
     check_accounts(engine)
+
+
+async def replacement(engine: Engine, keys: range) -> str:
+    """An import of a second version of all there is."""
+    await imported(engine, dict.fromkeys("wmv", keys), ImportPolicy.REJECT)
+    view = await engine.begin_import("n", ttl_seconds=60)
+    for part in "wmv":
+        await give(engine, view.import_id, part, keys, version=2)
+    return view.import_id
+
+
+async def test_d2_what_the_journal_has_taken_stays_although_the_flush_behind_it_fails(engine: Engine, rig: Rig) -> None:
+    import_id = await replacement(engine, range(50))
+    bind = engine._commit.bind_import
+
+    def failing(*arguments: Any) -> Unit:
+        rig.device.faults.append(Fault(OpKind.FLUSH, errno.EIO, times=1))
+        return bind(*arguments)
+
+    with mock.patch.object(engine._commit, "bind_import", failing), pytest.raises(FlushFailed):
+        await engine.commit_import(import_id, ImportPolicy.REJECT)
+    assert await content(engine, range(50)) == {k: {part: row(part, k, 2) for part in "wmv"} for k in range(50)}
+    assert not engine.imports()
+    await at_rest(rig)
+    await rig.crash()
+    assert rig.engine.namespace("n").entries == 50
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_d2_who_leaves_a_commit_takes_nothing_back(engine: Engine, rig: Rig, turns: int) -> None:
+    """At whatever moment between joining the journal and the answer."""
+    import_id = await replacement(engine, range(50))
+    bind = engine._commit.bind_import
+    loop = asyncio.get_running_loop()
+
+    def leave(after: int) -> None:
+        if after:
+            loop.call_soon(leave, after - 1)
+        else:
+            commit.cancel()
+
+    def binding(*arguments: Any) -> Unit:
+        leave(turns)
+        return bind(*arguments)
+
+    with mock.patch.object(engine._commit, "bind_import", binding):
+        commit = asyncio.ensure_future(engine.commit_import(import_id, ImportPolicy.REJECT))
+        await asyncio.wait([commit])
+    await until(lambda: not engine.imports())
+    assert await content(engine, range(50)) == {k: {part: row(part, k, 2) for part in "wmv"} for k in range(50)}
+    await at_rest(rig)
+
+
+async def test_b4_an_import_of_another_schema_is_refused(engine: Engine, rig: Rig) -> None:
+    import_id = await replacement(engine, range(5))
+    await engine.set_namespace("n", replace(SCHEMA, parts=SPECS[:2], schema_version=2))
+    with pytest.raises(SchemaConflict):
+        await engine.commit_import(import_id, ImportPolicy.REJECT)
+    await engine.abort_import(import_id)
+    assert len(await content(engine, range(5))) == 5
+    await at_rest(rig)
+
+
+async def test_l1_a_default_larger_than_any_record_is_never_made(engine: Engine) -> None:
+    huge = PartSpec("m", "uint8", (1 << 20, 1 << 20), 0)
+    await engine.set_namespace("n", NamespaceSettings(parts=(SPECS[0], huge), schema_version=2))
+    view = await engine.begin_import("n", ttl_seconds=60)
+    await give(engine, view.import_id, "w", range(2))
+    with pytest.raises(ValueTooLarge):
+        await engine.commit_import(view.import_id, ImportPolicy.DEFAULT)
+    await engine.abort_import(view.import_id)
+
+
+async def test_what_could_not_be_wiped_when_an_import_ended_is_wiped_later(engine: Engine, rig: Rig) -> None:
+    view = await engine.begin_import("n", ttl_seconds=60)
+    with mock.patch.object(engine._commit, "wipe", side_effect=JournalUnavailable("away")):
+        with pytest.raises(JournalUnavailable):
+            await engine.abort_import(view.import_id)
+        await engine.expire()
+    assert engine._index.namespaces.importing()
+    await until(lambda: not engine._parts.imports._dropping)
+    await engine.expire()
+    await until(lambda: not engine._index.namespaces.importing())
+    await at_rest(rig)
 
 
 async def test_the_quota_and_a_wipe_decide_about_a_commit(engine: Engine) -> None:

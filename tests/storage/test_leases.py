@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import errno
+from collections.abc import Callable, Iterator
 from unittest import mock
 
 import pytest
 
+from storage.device.counters import OpKind
 from storage.engine import Engine
+from storage.entries import Durability
 from storage.errors import EntryNotFound, LeaseNotFound, LeasesFull, ParameterInvalid, SpaceHeld
 from storage.namespace_settings import NamespaceSettings
 from tests.support.engines import Rig, check_accounts, get, payload_of, peek, put, until
+from tests.support.simulated_device import Fault
 
 
 async def get_leased(engine: Engine, key: bytes, lease_id: str) -> bytes:
@@ -68,6 +73,49 @@ async def test_l3_a_lease_outlives_a_wipe_of_its_namespace(rig: Rig) -> None:
     await until(lambda: not engine._index.namespaces.dying)
     assert await get_leased(engine, b"key", lease.lease_id) == b"value"
     assert await get(engine, b"key") == b"of the new namespace"
+
+
+@pytest.mark.parametrize("was_there", [False, True], ids=["made later", "wiped"])
+async def test_l3_a_lease_extended_under_another_id_of_the_name_holds_there_too(rig: Rig, was_there: bool) -> None:
+    engine = rig.engine
+    if was_there:
+        await put(engine, b"key", b"old")
+    lease = engine.lease("n", [b"key"], ttl_seconds=60).lease
+    if was_there:
+        await engine.wipe_namespace("n")
+    await put(engine, b"other", b"value")
+    engine.lease("n", [b"other"], ttl_seconds=60, lease_id=lease.lease_id)
+    await put(engine, b"other", b"newer")
+    assert await get_leased(engine, b"other", lease.lease_id) == b"value"
+    if was_there:
+        assert await get_leased(engine, b"key", lease.lease_id) == b"old"
+
+
+async def test_b1_the_slot_of_a_lost_put_is_not_used_again_beneath_a_reader(rig: Rig) -> None:
+    """A put at level ``none`` that readers saw, and that the journal never took."""
+    engine = rig.engine
+    await put(engine, b"other", b"o")
+    journal = engine._index.geometry.journal_block_offset(0)
+    end = journal + engine._index.geometry.journal_blocks * 4096
+    with mock.patch("storage.commit.VOLATILE_MAX", 0):
+        rig.device.faults.append(Fault(OpKind.WRITE, errno.EIO, journal, end))
+        await put(engine, b"key", payload_of(1, 3000), durability=Durability.NONE)
+        digest = engine._identity.digest(1, b"key")
+        await until(lambda: engine._commit.published(digest) is not None)
+        reader = await engine.open_read("n", b"key")
+        await asyncio.wait_for(_until(lambda: bool(engine._journal.unavailable)), 10)
+        rig.device.faults.clear()
+        await asyncio.wait_for(_until(lambda: not engine._journal.unavailable), 10)
+    assert not engine._index.slots.is_idle(reader._row_id)
+    assert engine.status().capacity.slots.limbo == 1
+    reader.close()
+    assert engine._index.slots.is_idle(reader._row_id)
+    check_accounts(engine)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
 
 
 async def test_l3_held_entries_are_not_victims_of_a_quota(rig: Rig) -> None:

@@ -19,6 +19,7 @@ from storage.errors import (
     NamespaceWiped,
     ParameterInvalid,
     QuotaExceeded,
+    SpaceHeld,
 )
 from storage.format.catalogue import NamespaceRecord, encode_record
 from storage.format.geometry import CATALOGUE_NAMESPACE_BYTES
@@ -248,6 +249,75 @@ async def test_d3_a_failed_group_takes_the_charges_back(rig: Rig) -> None:
 async def _until_available(rig: Rig) -> None:
     while rig.engine._journal.unavailable:
         await asyncio.sleep(0.01)
+
+
+async def test_d3_victims_of_a_failed_group_can_be_victims_again(rig: Rig) -> None:
+    """A2, D3: a soft quota goes on making room after the journal was away."""
+    engine = rig.engine
+    await engine.set_namespace("n", NamespaceSettings(quota_entries=3))
+    for number in range(5):
+        await put(engine, b"key %d" % number, b"v")
+    journal = engine._index.geometry.journal_block_offset(0)
+    end = journal + engine._index.geometry.journal_blocks * 4096
+    rig.device.faults.append(Fault(OpKind.WRITE, errno.EIO, journal, end))
+    failed = await asyncio.gather(*(put(engine, b"x%d" % n, b"v") for n in range(3)), return_exceptions=True)
+    assert [type(error) for error in failed] == [JournalUnavailable] * 3
+    rig.device.faults.clear()
+    await asyncio.wait_for(_until_available(rig), 10)
+    for number in range(5):
+        await put(engine, b"y%d" % number, b"v")
+    assert engine.namespace("n").entries == 3
+    check_accounts(engine)
+
+
+async def test_l1_overwrites_within_a_quota_take_no_memory(rig: Rig) -> None:
+    engine = rig.engine
+    await engine.set_namespace("n", NamespaceSettings(quota_entries=3))
+    for number in range(5):
+        await put(engine, b"key %d" % number, b"v")
+    queues = engine._commit.quotas._queues
+    assert len(queues) == 1
+    for _ in range(1100):
+        await put(engine, b"key 4", b"v")
+    assert sum(len(queue) for queue in queues.values()) <= 1024
+    await put(engine, b"one more", b"v")
+    assert engine.namespace("n").entries == 3
+
+
+async def test_l3_of_many_held_entries_the_few_that_are_not_make_room(rig: Rig) -> None:
+    """A2, L3: for puts, and for a quota that is lowered."""
+    engine = rig.engine
+    await engine.set_namespace("n", NamespaceSettings(quota_entries=60))
+    for number in range(60):
+        await put(engine, b"key %d" % number, b"v")
+    snapshot = await engine.take_snapshot("n", ttl_seconds=60)
+    with pytest.raises(SpaceHeld):
+        await put(engine, b"one more", b"v")
+    await put(engine, b"key 58", b"w")
+    await put(engine, b"key 59", b"w")
+    for number in range(5):
+        await put(engine, b"new %d" % number, b"v")
+    assert engine.namespace("n").entries == 60
+    view, _ = await engine.set_namespace("n", NamespaceSettings(quota_entries=20))
+    assert view.entries == 58
+    engine.end_snapshot(snapshot.snapshot_id)
+    view, _ = await engine.set_namespace("n", NamespaceSettings(quota_entries=19))
+    assert view.entries == 19
+    check_accounts(engine)
+
+
+async def test_l3_what_is_read_again_and_again_goes_where_the_rest_is_held(rig: Rig) -> None:
+    engine = rig.engine
+    await engine.set_namespace("n", NamespaceSettings(quota_entries=2))
+    await put(engine, b"held", b"v")
+    await put(engine, b"read", b"v")
+    engine.lease("n", [b"held"], ttl_seconds=60)
+    for number in range(70):
+        for _ in range(4):
+            await peek(engine, b"read" if not number else b"key %d" % (number - 1))
+        await put(engine, b"key %d" % number, b"v")
+    assert await peek(engine, b"held") == b"v"
+    assert engine.namespace("n").entries == 2
 
 
 async def test_a2_quotas_changed_while_many_put(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from storage.engine import Engine
 from storage.errors import NamespacesFull, ParameterInvalid, PartsInvalid, SchemaConflict
+from storage.format.catalogue import NamespaceRecord, NamespaceWipedRecord, encode_record
+from storage.format.journal_block import JOURNAL
 from storage.format.layout import Undecodable
 from storage.format.parts import DTYPES, PARTS_MAX, Part, bounds, decode_parts, encode_parts, total_bytes
 from storage.format.record import RecordMap, decode_map, encode_map
@@ -212,6 +215,10 @@ async def test_l1_schemas_are_bounded(rig: Rig) -> None:
         (PartSpec("w", "float64", (8,), float("inf")),),
         (PartSpec("w", "float8_e5m2", (8,), 1.0),),
         (PartSpec("w", "bool", (8,), 2),),
+        (PartSpec("w", "bool", (8,), True),),
+        (PartSpec("w", "float32", (8,), False),),
+        (PartSpec("w", "float64", (8,), 1 << 64),),
+        (PartSpec("w", "float64", (8,), 10**400),),
         (PartSpec("w;", "bool", (8,)),),
         (PartSpec("w", "decimal", (8,)),),
     ],
@@ -257,3 +264,13 @@ def test_parts_have_the_sizes_of_their_types() -> None:
         assert Part("w", dtype, (3, 5)).size_bytes == 15 * size
         assert len(element_bytes(dtype, 0)) == size
     assert encode_parts((W,)) == [("w", "float32", (8,))]
+
+
+def test_l1_the_longest_schema_fits_a_block_of_the_journal() -> None:
+    specs = tuple(PartSpec(f"{n:02}" + "x" * 62, "float64", (2**31 - 1,) * 8, -sys.float_info.max) for n in range(16))
+    settings = NamespaceSettings(parts=specs, schema_version=1 << 31)
+    record = NamespaceRecord((1 << 63) - 1, 0xFFFFFFFF, "n" * 128, encode_settings(settings))
+    assert decode_settings(record.settings) == settings
+    assert len(encode_record(record)) <= 4096 - JOURNAL.size_bytes - len(
+        encode_record(NamespaceWipedRecord((1 << 63) - 1, 1))
+    )

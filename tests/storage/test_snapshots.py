@@ -22,7 +22,17 @@ from storage.errors import (
 )
 from storage.format.parts import Part
 from storage.options import EvictionPolicy
-from tests.support.engines import OPTIONS, Rig, check_accounts, payload_of, peek, put, short_journal, until
+from tests.support.engines import (
+    OPTIONS,
+    Rig,
+    check_accounts,
+    formatted_image,
+    payload_of,
+    peek,
+    put,
+    short_journal,
+    until,
+)
 
 PARTS = tuple(Part(name, "float32", (8,)) for name in "wmv")
 
@@ -51,7 +61,7 @@ async def test_l3_a_snapshot_is_one_moment_whatever_comes_after(rig: Rig) -> Non
     for key, value in values.items():
         await put(engine, key, value)
     await put(engine, b"neighbour", b"v", namespace="m")
-    view = engine.take_snapshot("n", ttl_seconds=60, owner="trainer")
+    view = await engine.take_snapshot("n", ttl_seconds=60, owner="trainer")
     assert (view.entries, view.owner, view.namespace) == (60, "trainer", "n")
     assert view.seq == engine.status().journal.seq
     for round_ in range(3):
@@ -85,7 +95,7 @@ async def test_an_export_goes_on_where_it_broke_off(rig: Rig) -> None:
     values = {b"key %d" % number: payload_of(number, 2000) for number in range(100)}
     for key, value in values.items():
         await put(engine, key, value)
-    view = engine.take_snapshot("n", ttl_seconds=60)
+    view = await engine.take_snapshot("n", ttl_seconds=60)
     first: dict[bytes, bytes] = {}
     async with aclosing(engine.export(view.snapshot_id)) as entries:
         async for position, _, reader in entries:
@@ -106,8 +116,8 @@ async def test_what_changed_since_and_what_is_gone(rig: Rig) -> None:
     engine = rig.engine
     for number in range(50):
         await put(engine, b"key %d" % number, b"old")
-    base = engine.take_snapshot("n", ttl_seconds=60)
-    digests = engine.snapshot_digests(base.snapshot_id)
+    base = await engine.take_snapshot("n", ttl_seconds=60)
+    digests = await engine.snapshot_digests(base.snapshot_id)
     known = {engine._identity.digest(1, key): key for key in await export(engine, base.snapshot_id)}
     engine.end_snapshot(base.snapshot_id)
     await put(engine, b"key 7", b"new")
@@ -115,25 +125,25 @@ async def test_what_changed_since_and_what_is_gone(rig: Rig) -> None:
     await engine.delete("n", b"key 8")
     await engine.touch("n", b"key 9", expires_at=int(rig.clock()) + 1000)
     engine = await rig.crash()
-    later = engine.take_snapshot("n", ttl_seconds=60)
+    later = await engine.take_snapshot("n", ttl_seconds=60)
     assert await export(engine, later.snapshot_id, since=base.seq) == {
         b"key 7": b"new",
         b"key 50": b"new",
         b"key 9": b"old",
     }
-    present = engine.snapshot_digests(later.snapshot_id)
+    present = await engine.snapshot_digests(later.snapshot_id)
     parts = {present[at : at + 16] for at in range(0, len(present), 16)}
     assert len(parts) == 50
     assert len(digests) == 16 * 50
     assert [known[digest] for digest in known if digest not in parts] == [b"key 8"]
     assert later.checksum != base.checksum
-    assert engine.take_snapshot("n", ttl_seconds=60).checksum == later.checksum
+    assert (await engine.take_snapshot("n", ttl_seconds=60)).checksum == later.checksum
 
 
 async def test_a_snapshot_ends_with_its_time_which_reads_start_anew(seconds: list[float], rig: Rig) -> None:
     engine = rig.engine
     await put(engine, b"key", b"v")
-    view = engine.take_snapshot("n", ttl_seconds=10)
+    view = await engine.take_snapshot("n", ttl_seconds=10)
     for _ in range(3):
         seconds[0] += 9
         assert await export(engine, view.snapshot_id) == {b"key": b"v"}
@@ -152,13 +162,13 @@ async def test_l1_snapshots_are_bounded(rig: Rig) -> None:
     engine = rig.engine
     await put(engine, b"key", b"v")
     with pytest.raises(NamespaceNotFound):
-        engine.take_snapshot("absent", ttl_seconds=1)
+        await engine.take_snapshot("absent", ttl_seconds=1)
     for ttl_seconds in (0, -1, 1e9, float("nan")):
         with pytest.raises(ParameterInvalid):
-            engine.take_snapshot("n", ttl_seconds=ttl_seconds)
-    views = [engine.take_snapshot("n", ttl_seconds=60) for _ in range(8)]
+            await engine.take_snapshot("n", ttl_seconds=ttl_seconds)
+    views = [await engine.take_snapshot("n", ttl_seconds=60) for _ in range(8)]
     with pytest.raises(LeasesFull):
-        engine.take_snapshot("n", ttl_seconds=60)
+        await engine.take_snapshot("n", ttl_seconds=60)
     for view in views:
         engine.end_snapshot(view.snapshot_id)
     assert not engine.snapshots()
@@ -174,7 +184,7 @@ async def test_l3_a_snapshot_under_full_load_costs_space_and_nothing_else() -> N
             while engine.status().capacity.free_slabs or engine.status().classes[0].slots.free:
                 await put(engine, b"key %d" % number, payload_of(number, 3500))
                 number += 1
-            view = engine.take_snapshot("n", ttl_seconds=60, owner="saver")
+            view = await engine.take_snapshot("n", ttl_seconds=60, owner="saver")
             with pytest.raises(SpaceHeld) as caught:
                 await put(engine, b"one more", payload_of(1, 3500))
             assert caught.value.fields["holder"] == "snapshot of n by saver"
@@ -184,6 +194,48 @@ async def test_l3_a_snapshot_under_full_load_costs_space_and_nothing_else() -> N
             await put(engine, b"one more", payload_of(1, 3500))
             check_accounts(engine)
             await rig.stop()
+
+
+async def test_l2_slots_that_a_snapshot_holds_do_not_fill_the_journal() -> None:
+    """L2, L3: nearly half of all slots are freed and held; checkpoint follows checkpoint, and puts go on."""
+    with short_journal(72, reserve=4):
+        rig = Rig(formatted_image(8, journal_blocks=72))
+        engine = await rig.start()
+        for version in range(2):
+            if version:
+                view = await engine.take_snapshot("n", ttl_seconds=60)
+            for number in range(950):
+                await put(engine, b"key %d" % number, b"%d" % version)
+        for number in range(8):
+            await put(engine, b"other", b"%d" % number)
+            await engine.checkpoint()
+        assert engine._journal.used_ratio < 0.5
+        view = engine.snapshot(view.snapshot_id)
+        assert view.freed_bytes == view.held_bytes == 950 * 4096
+        assert set((await export(engine, view.snapshot_id)).values()) == {b"0"}
+        engine.end_snapshot(view.snapshot_id)
+        await engine.flush()
+        assert engine.status().capacity.slots.limbo == 0
+        for number in range(4):
+            await put(engine, b"other", b"%d" % number)
+            await engine.checkpoint()
+        assert len(engine._index.slots.freed_unvoided) < 10
+        check_accounts(engine)
+        await rig.stop()
+
+
+async def test_l2_ending_a_large_snapshot_leaves_others_their_turn(rig: Rig) -> None:
+    engine = rig.engine
+    for number in range(60):
+        await put(engine, b"key %d" % number, b"v")
+    view = await engine.take_snapshot("n", ttl_seconds=60)
+    await engine.wipe_namespace("n")
+    await until(lambda: not engine._index.namespaces.dying)
+    await engine.flush()
+    with mock.patch("storage.space.SETTLED_AT_ONCE", 16):
+        engine.end_snapshot(view.snapshot_id)
+        assert engine.status().capacity.slots.limbo == 44
+        await until(lambda: engine.status().capacity.slots.limbo == 0)
 
 
 async def test_b1_writers_insert_without_pause_while_a_snapshot_is_exported(rig: Rig) -> None:
@@ -210,7 +262,7 @@ async def test_b1_writers_insert_without_pause_while_a_snapshot_is_exported(rig:
     await until(lambda: len(written) > 150)
     exported = []
     for _ in range(3):
-        view = engine.take_snapshot("n", ttl_seconds=60)
+        view = await engine.take_snapshot("n", ttl_seconds=60)
         before = {key: set(versions) for key, versions in written.items()}
         found = await export(engine, view.snapshot_id)
         assert len(found) == view.entries

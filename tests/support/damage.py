@@ -33,7 +33,8 @@ async def settled(rig: Rig, count: int) -> Geometry:
     await put_many(rig.engine, range(count))
     for _ in range(rig.engine._index.geometry.copies):
         await rig.engine.checkpoint()
-    assert rig.engine._journal.tail == rig.engine._journal.last_block + 1
+    # Behind the tail stand only the names of namespaces, once more for each checkpoint.
+    assert rig.engine._journal.used_blocks <= rig.engine._index.geometry.copies
     return rig.engine._index.geometry
 
 

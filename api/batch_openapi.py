@@ -33,6 +33,12 @@ _KEY: Object = {
         },
     ],
 }
+_PARTS_KEPT: Object = {
+    "type": "array",
+    "description": "Name, dtype and shape of each part of the value, in the order of their bytes.",
+    "items": {"type": "array", "items": {"type": ["string", "array"]}, "minItems": 3, "maxItems": 3},
+}
+"""In an answer. Tools check answers by an older dialect, which has no word for what stands where in an array."""
 _PARTS: Object = {
     "type": "array",
     "description": "Name, dtype and shape of each part of the value, in the order of their bytes; the entry's result "
@@ -92,7 +98,7 @@ def _mget() -> Object:
         request,
         _results(
             _result({"size": _COUNT, "stored_at": _SECONDS, "expires_at": {"type": ["integer", "null"]}}
-                    | {"content_type": {"type": "string"}, "meta": _texts(), "value": _BASE64, "parts": _PARTS}),
+                    | {"content_type": {"type": "string"}, "meta": _texts(), "value": _BASE64, "parts": _PARTS_KEPT}),
             {"hits": _COUNT, "leading_hits": _COUNT},
         ),
         parameters=[lease()],

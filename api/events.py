@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from pydantic import WithJsonSchema
 from starlette.types import Receive, Scope, Send
 
 from api.access.credentials import EVERYBODY
@@ -68,7 +69,9 @@ _Since = Annotated[
     Query(description="Go on after this position: the `id` of an event, or a bare seq.", pattern=POSITION),
 ]
 _LastEventId = Annotated[
-    str | None, Header(description="As `since`, and before it: what a browser sends.", pattern=POSITION)
+    str | None,
+    WithJsonSchema({"type": "string", "pattern": POSITION}),
+    Header(description="As `since`, and before it: what a browser sends.", pattern=POSITION),
 ]
 _Namespace = Annotated[
     str | None,

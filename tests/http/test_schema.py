@@ -79,7 +79,7 @@ def test_a_fuzzer_finds_nothing(daemon: Daemon) -> None:
             found.append(repr(event))
         elif isinstance(event, events.EngineFinished):
             end = event
-    assert found == []
+    assert found == [], "\n\n".join(found)
     assert end is not None
     assert end.stop_reason is StopReason.COMPLETED
     assert requests > REQUESTS_MIN

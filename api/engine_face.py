@@ -14,7 +14,7 @@ from storage.errors import RawblockdError
 from storage.events import Event, EventFeed
 from storage.format.parts import Part
 from storage.format.row import Row
-from storage.imports import Difference, ImportPolicy, ImportResult, ImportView
+from storage.import_session import Difference, ImportPolicy, ImportResult, ImportView
 from storage.leases import LeaseResult, LeaseView
 from storage.listing import ListingPage
 from storage.namespace_settings import NamespaceSettings

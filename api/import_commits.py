@@ -12,7 +12,7 @@ from api.engine_face import EngineFace
 from api.limits import IMPORT_OUTCOMES_MAX
 from api.restore_models import ImportDocument, ImportOutcome, ImportProblem
 from storage.errors import FlushFailed, ImportBusy, ImportNotFound, RawblockdError
-from storage.imports import ImportPolicy, ImportState, ImportView
+from storage.import_session import ImportPolicy, ImportState, ImportView
 
 Found = TypeVar("Found")
 

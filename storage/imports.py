@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import itertools
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,6 +23,7 @@ from storage.errors import (
     ImportNotFound,
     ImportRefused,
     ImportTooLarge,
+    NamespaceNotFound,
     ParameterInvalid,
     PartsInvalid,
     RawblockdError,
@@ -32,8 +31,20 @@ from storage.errors import (
     ValueTooLarge,
 )
 from storage.identity import Identity
+from storage.import_session import (
+    Difference,
+    ImportPolicy,
+    ImportResult,
+    ImportSession,
+    ImportState,
+    ImportView,
+    PartView,
+    Plan,
+    Received,
+    combine,
+)
 from storage.index import Index
-from storage.key_lists import Digests, Positions, as_digests, missing_in, positions_in, repeated
+from storage.key_lists import missing_in, repeated
 from storage.keys import check_key
 from storage.limits import (
     HOLDER_MAX_CHARS,
@@ -44,9 +55,9 @@ from storage.limits import (
     TRANSFER_MAX_BYTES,
 )
 from storage.namespace_changes import NamespaceChanges, check_gathered
-from storage.namespaces import Namespace, NamespaceView
+from storage.namespaces import Namespace, check_name
 from storage.put_session import PutSession
-from storage.schema import PartSpec, default_bytes
+from storage.schema import default_bytes
 from storage.spool import Spool
 from storage.write_path import WritePath
 
@@ -60,96 +71,10 @@ RECORDS_AT_ONCE_BYTES = 32 << 20
 """Their payloads together, or one payload: they are in memory until they are joined."""
 
 
-class ImportPolicy(enum.StrEnum):
-    """What becomes of keys that are not in every part."""
-
-    REJECT = "reject"
-    DROP = "drop"
-    DEFAULT = "default"
-    """The schema's declared number stands in, and is counted."""
-
-
-class ImportState(enum.StrEnum):
-    OPEN = "open"
-    COMMITTING = "committing"
-    COMMITTED = "committed"
-
-
-@dataclass(frozen=True, slots=True)
-class PartView:
-    name: str
-    keys: int
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Keys that part ``has`` has and part ``lacks`` has not: how many, and some of them."""
-
-    has: str
-    lacks: str
-    keys: int
-    examples: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ImportView:
-    import_id: str
-    owner: str
-    namespace: str
-    state: ImportState
-    parts: tuple[PartView, ...]
-    held_bytes: int
-    expires_in_seconds: float
-    committed_ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class ImportResult:
-    """``filled`` counts keys per part that got the declared number; ``dropped`` those that were not complete."""
-
-    namespace: NamespaceView
-    filled: dict[str, int]
-    dropped: int
-
-
-@dataclass(slots=True, eq=False)
-class _Received:
-    """One part: its keys in the order they came, and a spool with their rows."""
-
-    spec: PartSpec
-    spool: Spool
-    digests: bytearray = field(default_factory=bytearray)
-    """Under the id that the session began with: they tell keys apart, and nothing else goes by them."""
-    keys: list[bytes] = field(default_factory=list)
-    key_bytes: int = 0
-    complete: bool = False
-
-    def listed(self) -> Digests:
-        return as_digests(self.digests)
-
-
-@dataclass(slots=True, eq=False)
-class ImportSession:
-    import_id: str
-    owner: str
-    namespace: Namespace
-    digest_id: int
-    specs: tuple[PartSpec, ...]
-    ttl_seconds: float
-    deadline: float
-    parts: dict[str, _Received] = field(default_factory=dict)
-    state: ImportState = ImportState.OPEN
-    committed_ratio: float = 0.0
-    row_ids: list[int] = field(default_factory=list)
-    """Slots of records written by the commit: held until it ends, so that nothing evicts them."""
-    receiving: str = ""
-
-
 class Upload:
     """A part on its way in. Exactly one of ``end`` and ``abort`` ends it."""
 
-    def __init__(self, imports: Imports, session: ImportSession, received: _Received) -> None:
+    def __init__(self, imports: Imports, session: ImportSession, received: Received) -> None:
         self._imports = imports
         self._session = session
         self._received = received
@@ -227,7 +152,10 @@ class Imports:
 
         Raises ParameterInvalid, ImportTooLarge, JournalUnavailable.
         """
-        namespace = self._index.namespaces.by_name[name]
+        namespace = self._index.namespaces.by_name.get(name)
+        if namespace is None:
+            check_name(name)
+            raise NamespaceNotFound(name)
         if not namespace.settings.parts:
             raise ParameterInvalid("an import takes a namespace with a schema", parameter="parts")
         if not 0 < ttl_seconds <= LEASE_MAX_SECONDS:
@@ -296,12 +224,12 @@ class Imports:
         slot_class = geometry.class_for(max(spec.part.size_bytes, area_bytes))
         if slot_class < 0:
             slot_class = len(geometry.class_bytes) - 1
-        received = _Received(spec, Spool(self._write_path, slot_class, spec.part.size_bytes))
+        received = Received(spec, Spool(self._write_path, slot_class, spec.part.size_bytes))
         session.parts[name] = received
         session.receiving = name
         return Upload(self, session, received)
 
-    def forget_part(self, session: ImportSession, received: _Received) -> None:
+    def forget_part(self, session: ImportSession, received: Received) -> None:
         """Give back what came of a part."""
         received.spool.close()
         if session.parts.get(received.spec.name) is received:
@@ -378,7 +306,7 @@ class Imports:
         self._sessions.pop(session.import_id, None)
         self._let_go(session)
 
-    async def _plan(self, session: ImportSession, policy: ImportPolicy) -> _Plan:
+    async def _plan(self, session: ImportSession, policy: ImportPolicy) -> Plan:
         """Which records there will be. Raises ImportRefused, PartsInvalid, SchemaConflict, ValueTooLarge."""
         known = self._index.namespaces.by_name.get(session.namespace.name)
         if known is not None:
@@ -392,7 +320,7 @@ class Imports:
         if absent and policy is not ImportPolicy.DEFAULT:
             names = [spec.name for spec in absent]
             raise ImportRefused(f"parts {names} did not come", missing_parts=names)
-        plan = await asyncio.to_thread(_combine, list(session.parts.values()), policy)
+        plan = await asyncio.to_thread(combine, list(session.parts.values()), policy)
         for spec in session.specs:
             if spec.name not in session.parts:
                 plan.filled[spec.name] = len(plan.keys)
@@ -405,7 +333,7 @@ class Imports:
             raise ImportRefused(f"{plan.dropped} keys are not in every part", incomplete=plan.dropped)
         return plan
 
-    async def _write(self, session: ImportSession, plan: _Plan) -> None:
+    async def _write(self, session: ImportSession, plan: Plan) -> None:
         """All records, complete ones, joined to the namespace without a name."""
         parts = tuple(spec.part for spec in session.specs)
         payload_bytes = sum(part.size_bytes for part in parts)
@@ -439,7 +367,7 @@ class Imports:
                     put.abort()
             session.committed_ratio = min(1.0, (begin + len(puts)) / max(1, len(plan.keys)))
 
-    async def _payloads(self, session: ImportSession, plan: _Plan, step: slice) -> list[bytes]:
+    async def _payloads(self, session: ImportSession, plan: Plan, step: slice) -> list[bytes]:
         """The parts of some records, one behind the other in the schema's order."""
         columns: list[list[bytes]] = []
         for spec in session.specs:
@@ -545,34 +473,3 @@ class Imports:
             max(0.0, session.deadline - self._monotonic()),
             session.committed_ratio,
         )
-
-
-@dataclass(slots=True)
-class _Plan:
-    """Records to be written: their keys, and for each part where the row stands in its list, -1 for the default."""
-
-    keys: list[bytes]
-    positions: dict[str, Positions]
-    filled: dict[str, int]
-    dropped: int
-
-
-def _combine(parts: list[_Received], policy: ImportPolicy) -> _Plan:
-    """Keys of all parts in the order of their first appearance; only complete ones unless defaults stand in."""
-    keys: list[bytes] = []
-    digests = np.empty((0, 2), dtype=np.uint64)
-    for received in parts:
-        listed = received.listed()
-        fresh = missing_in(listed, digests)
-        keys += [received.keys[position] for position in fresh.tolist()]
-        digests = np.concatenate((digests, listed[fresh]))
-    positions = {received.spec.name: positions_in(digests, received.listed()) for received in parts}
-    incomplete = np.zeros(len(keys), dtype=bool)
-    for found in positions.values():
-        incomplete |= found < 0
-    dropped = int(incomplete.sum())
-    if policy is ImportPolicy.DEFAULT:
-        return _Plan(keys, positions, {name: int((found < 0).sum()) for name, found in positions.items()}, 0)
-    whole = np.flatnonzero(~incomplete)
-    kept = {name: found[whole] for name, found in positions.items()}
-    return _Plan([keys[position] for position in whole.tolist()], kept, {}, dropped)

@@ -150,9 +150,7 @@ def test_nobody_answers(command: list[str]) -> None:
     assert json.loads(run(*command, "--url", NOBODY, "--json").stdout)["code"] == "daemon_unreachable"
 
 
-@pytest.mark.parametrize(
-    "wrong", ["nonsense", "ftp://127.0.0.1", "unix://relative", "http://h:x", "http://h/path", ""]
-)
+@pytest.mark.parametrize("wrong", ["nonsense", "ftp://127.0.0.1", "unix://relative", "http://h:x", "http://h/path", ""])
 def test_a_url_that_is_none(wrong: str) -> None:
     result = run("status", "--url", wrong)
     assert result.returncode == 2

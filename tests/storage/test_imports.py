@@ -35,7 +35,7 @@ from storage.errors import (
     WriteFailed,
 )
 from storage.format.parts import bounds
-from storage.imports import ImportPolicy, ImportResult, ImportState
+from storage.import_session import ImportPolicy, ImportResult, ImportState
 from storage.journal import Unit
 from storage.key_lists import as_digests, missing_in, positions_in, repeated
 from storage.namespace_settings import NamespaceSettings

@@ -61,7 +61,7 @@ def short_journal(blocks: int = SHORT_JOURNAL_BLOCKS, reserve: int = 32) -> Iter
     with (
         mock.patch("storage.format.geometry.JOURNAL_MIN_BLOCKS", blocks),
         mock.patch("storage.journal.RESERVE_BLOCKS", reserve),
-        mock.patch("storage.engine.BufferArena", PoisonedArena),
+        mock.patch("storage.engine_life.BufferArena", PoisonedArena),
         mock.patch("storage.assembly.BufferArena", PoisonedArena),
         mock.patch("storage.assembly.INTERNAL_BUFFER_BYTES", 2 * MIB),
     ):

@@ -56,6 +56,8 @@ def _not_empty(value: str) -> str:
 Whole = Annotated[int, BeforeValidator(_no_boolean)]
 Number = Annotated[float, BeforeValidator(_no_boolean), Field(allow_inf_nan=False)]
 Size = Annotated[int, BeforeValidator(parse_size)]
+
+
 def _file_mode(value: object) -> object:
     # In TOML a mode may be written 0o660, which is a number.
     text = f"{value:04o}" if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else value

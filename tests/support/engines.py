@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -16,6 +16,7 @@ from storage.engine import Engine
 from storage.entries import UNCONDITIONAL, Conditions, Durability, PutResult
 from storage.errors import EntryNotFound, GeometryInvalid
 from storage.format.geometry import NO_CLASS, Geometry, plan
+from storage.format.parts import Part
 from storage.format.row import SlotState
 from storage.format.superblock import Superblock
 from storage.formatting import write_format
@@ -185,6 +186,7 @@ async def put(
     expires_at: int = 0,
     content_type: str = "",
     metadata: tuple[tuple[str, str], ...] = (),
+    parts: Sequence[Part] = (),
 ) -> PutResult:
     """One whole put."""
     session = await engine.begin_put(
@@ -196,6 +198,7 @@ async def put(
         expires_at=expires_at,
         content_type=content_type,
         metadata=metadata,
+        parts=parts,
     )
     try:
         await session.write(payload)

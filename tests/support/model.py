@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from storage.engine import Engine
 from storage.entries import UNCONDITIONAL, Conditions, Durability, PutResult
 from storage.errors import EntryNotFound, NamespaceNotFound, NamespaceWiped, PreconditionFailed, RawblockdError
+from storage.format.parts import Part
 from tests.support.engines import peek, put
 from tests.support.simulated_device import Flush, SimulatedDevice
 
@@ -55,9 +56,18 @@ class Ledger:
         durability: Durability = Durability.JOURNAL,
         conditions: Conditions = UNCONDITIONAL,
         expires_at: int = 0,
+        parts: Sequence[Part] = (),
     ) -> PutResult:
         with self._mutation(key, value, durability):
-            return await put(engine, key, value, durability=durability, conditions=conditions, expires_at=expires_at)
+            return await put(
+                engine,
+                key,
+                value,
+                durability=durability,
+                conditions=conditions,
+                expires_at=expires_at,
+                parts=parts,
+            )
 
     async def delete(self, engine: Engine, key: bytes, durability: Durability = Durability.JOURNAL) -> None:
         with self._mutation(key, None, durability):

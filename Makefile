@@ -3,6 +3,7 @@
 # make bench    how long a start takes with a million entries, as a ratio to reading the same bytes; what eviction costs
 # make bench-torn  a snapshot of a table while three writers insert a million rows, and torn ones healed, into docs/client.md
 # make bench-hitratio  hit ratios of the eviction policies against libCacheSim, into docs/eviction.md: some minutes
+# make bench-quotas  a million puts over 64 namespaces while their quotas change: usage against a recount
 # make torture  2,000 kills and other harm, then the kills at named points: about an hour
 # make lint     only the static checks
 # make format   let ruff rewrite what it can
@@ -18,7 +19,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test bench bench-torn bench-hitratio torture lint format docs screenshots lock packages clean
+.PHONY: run test bench bench-torn bench-hitratio bench-quotas torture lint format docs screenshots lock packages clean
 
 run: $(READY)
 	@mkdir -p var
@@ -36,6 +37,9 @@ bench-torn: $(READY)
 
 bench-hitratio: $(READY)
 	@$(BIN)/python -m bench.hit_ratio
+
+bench-quotas: $(READY)
+	@$(BIN)/python -m bench.quotas
 
 torture: $(READY)
 	@mkdir -p var

@@ -53,11 +53,11 @@ def test_a_listing_is_complete_and_has_no_entry_twice(daemon: Daemon) -> None:
 
 
 def test_keys_of_any_bytes_are_listed_and_a_prefix_is_any_bytes(daemon: Daemon) -> None:
-    daemon.http.post("/v1/kv/odd-keys:mput", content=entries([(key, b"") for key in ODD_KEYS]), headers=HEADERS)
-    listed = pages(daemon, "odd-keys")
+    daemon.http.post("/v1/kv/odd-keys-listed:mput", content=entries([(key, b"") for key in ODD_KEYS]), headers=HEADERS)
+    listed = pages(daemon, "odd-keys-listed")
     assert sorted(map(key_of, listed)) == sorted(ODD_KEYS)
     assert {"key_base64" in entry for entry in listed if key_of(entry) == b"\xff\xfe"} == {True}
-    answer = daemon.http.get("/v1/kv/odd-keys", headers={"Accept": "application/msgpack"})
+    answer = daemon.http.get("/v1/kv/odd-keys-listed", headers={"Accept": "application/msgpack"})
     assert answer.headers["content-type"] == "application/msgpack"
     document = msgpack.unpackb(answer.content)
     assert sorted(entry["key"] for entry in document["entries"]) == sorted(ODD_KEYS)
@@ -67,7 +67,7 @@ def test_keys_of_any_bytes_are_listed_and_a_prefix_is_any_bytes(daemon: Daemon) 
             ("%FF", b"\xff"), ("%2541", b"%41"), ("a/", b"a/"), ("a%2F", b"a/"), ("a+", b"a+"), ("a%26b%3D", b"a&b="),
             ("", b""), ("%00", b"\x00"),
         ]:  # fmt: skip
-            found = client.ask("GET", f"/v1/kv/odd-keys?prefix={escaped}", [("Accept", "application/msgpack")])
+            found = client.ask("GET", f"/v1/kv/odd-keys-listed?prefix={escaped}", [("Accept", "application/msgpack")])
             keys = [entry["key"] for entry in msgpack.unpackb(found.body)["entries"]]
             assert sorted(keys) == sorted(key for key in ODD_KEYS if key.startswith(prefix)), escaped
 

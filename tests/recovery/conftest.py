@@ -12,15 +12,16 @@ from tests.recovery.world import JOURNAL_BLOCKS, World, build_world
 from tests.support.engines import short_journal
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _short_journal() -> Iterator[None]:
     with short_journal(JOURNAL_BLOCKS):
         yield
 
 
 @pytest.fixture(scope="session")
-def world(_short_journal: None) -> World:
-    return asyncio.run(build_world())
+def world() -> World:
+    with short_journal(JOURNAL_BLOCKS):
+        return asyncio.run(build_world())
 
 
 @pytest.fixture(autouse=True)

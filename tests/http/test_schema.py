@@ -55,7 +55,7 @@ def tame(_context: object, body: Any) -> Any:
         return [tame(None, part) for part in body]
     if isinstance(body, dict):
         tamed = {name: tame(None, part) for name, part in body.items()}
-        if type(seconds := tamed.get("ttl_seconds")) is int and 1 < seconds <= LEASE_MAX_SECONDS:
+        if isinstance(seconds := tamed.get("ttl_seconds"), int | float) and 1 < seconds <= LEASE_MAX_SECONDS:
             tamed["ttl_seconds"] = 1
         return tamed
     return body

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,7 +14,7 @@ from storage.format.row import FreeReason, Row, SlotState
 from storage.slot_table import SlotTable
 
 
-class QueuedEviction:
+class QueuedEviction(ABC):
     """Common part of ``Clock`` and ``S3Fifo``; each class has ``QUEUES`` queues."""
 
     QUEUES = 1
@@ -42,23 +44,23 @@ class QueuedEviction:
 
     # -- what a policy says ---------------------------------------------------------------------------------------
 
+    @abstractmethod
     def queue_of(self, slot_class: int, access: int) -> int:
         """The queue of a live row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def queue_of_many(
         self, slot_classes: npt.NDArray[np.int64], access: npt.NDArray[np.uint8]
     ) -> npt.NDArray[np.int64]:
         """As ``queue_of``, of many rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_store(self, row_id: int, row: Row) -> None:
         """See ``Eviction``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def choose(self, slot_class: int, wanted: int, may_go: MayGo) -> list[int]:
         """Up to ``wanted`` victims of one class within ``STEPS_MAX`` steps."""
-        raise NotImplementedError
 
     # -- what the engine asks -------------------------------------------------------------------------------------
 

@@ -80,9 +80,19 @@ def test_axe_finds_no_fault_on_a_small_screen(page: Page, serve: Serve, state: s
 @pytest.mark.parametrize("path", ["/", *PATHS, "/docs"])
 def test_nothing_is_wider_than_the_screen(page: Page, serve: Serve, path: str) -> None:
     page.open(serve("partial") + path)
+    plots = page.evaluate("document.querySelectorAll('.plot').length")
+    page.wait_for(f"document.querySelectorAll('.plot canvas').length === {plots}", "there are no charts")
     for width in (320, 360, 768):
         page.dress(width=width, height=640)
         assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_chart_not_yet_drawn_anew_does_not_hold_the_page_wide(page: Page, serve: Serve) -> None:
+    page.open(serve("ready"))
+    page.wait_for("document.querySelectorAll('.plot canvas').length === 3", "there are no charts")
+    page.dress(width=320, height=640)
+    page.evaluate("document.querySelectorAll('.plot .uplot').forEach(drawn => { drawn.style.width = '1000px' })")
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
 
 
 def test_axe_finds_no_fault_in_the_reference(page: Page, serve: Serve) -> None:

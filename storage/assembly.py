@@ -131,6 +131,7 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
     commit.quotas.holder = space.holder = holds.holder
     space.held_in, space.held_slots = holds.in_slab, holds.slots_of_class
     partial = PartialRecovery(recovered, index, commit, journal, around.clock)
+    imports.keeps_strays = lambda: partial.unknown_loss
     if partial.unknown_loss:
         wait = around.options.wait_timeout_seconds
         examiner = FreeSlotExaminer(around.device, index, commit, internal, identity, wait, partial.found_free_slot)

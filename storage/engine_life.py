@@ -96,8 +96,9 @@ class EngineLife:
         self._run_on(machine)
         self.step("start_recovered")
         await write_start(self._device, recovered, machine, self.step)
-        for gathered in self._index.namespaces.importing():
-            await machine.namespaces.drop_import(gathered)
+        if not machine.partial.unknown_loss:  # else one may have been committed, by a record that is lost (R4)
+            for gathered in self._index.namespaces.importing():
+                await machine.namespaces.drop_import(gathered)
         machine.namespaces.free_soon()
         self._space.settle()
         await self._health.self_test(self._device, self._index.geometry, self._internal)

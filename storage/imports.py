@@ -144,6 +144,9 @@ class Imports:
         self._committing: set[asyncio.Future[None]] = set()
         """One for each commit under way, done when it has ended."""
         self._opening = 0
+        self.keeps_strays: Callable[[], bool] = lambda: False
+        """True while what belongs to no session may be a committed import whose record a journal gap took: then it is
+        evidence (R4), and stays until the loss is accepted."""
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
@@ -423,7 +426,7 @@ class Imports:
         for session in list(self._sessions.values()):
             if session.deadline <= now and session.state is ImportState.OPEN:
                 self._forget(session)
-        if self._dropping or self._opening:
+        if self._dropping or self._opening or self.keeps_strays():
             return
         # Of those that expired, and of others that could not be wiped when they ended.
         kept = {session.namespace.namespace_id for session in self._sessions.values()}

@@ -82,7 +82,7 @@ def settings_table() -> str:
         "sliding_ttl": "1",
         "parts": "text; of each part name, dtype, sizes joined by `,`, default, joined by `:`; the parts joined by `;`",
         "on_missing": "`reject`, `default`",
-        "importing": "1: what an import has gathered so far; the next start wipes it",
+        "importing": "1: what an import has gathered so far; wiped by the next start without an unknown loss",
     }
     kinds |= {name: f"{lowest} to {highest}" for name, (lowest, highest) in namespace_settings.RANGES.items()}
     lines = ["| code | setting | values |", "|---|---|---|"]

@@ -334,6 +334,42 @@ async def replacement(engine: Engine, keys: range) -> str:
     return view.import_id
 
 
+async def test_r4_an_import_whose_commit_a_journal_gap_took_stays_until_the_loss_is_accepted(
+    engine: Engine, rig: Rig
+) -> None:
+    import_id = await replacement(engine, range(50))
+    bind, bound = engine._commit.bind_import, []
+
+    def noted(*arguments: Any) -> Unit:
+        unit = bind(*arguments)
+        bound.append(unit)
+        return unit
+
+    with mock.patch.object(engine._commit, "bind_import", side_effect=noted):
+        await engine.commit_import(import_id, ImportPolicy.REJECT)
+    [unit] = bound
+    assert unit.done is not None
+    offset = engine._index.geometry.journal_block_offset(unit.done.result())
+    await until(lambda: not engine._index.namespaces.dying)
+    await put(engine, b"later", b"x", namespace="other")
+    await engine.flush()
+    await put(engine, b"latest", b"x", namespace="other")  # its block says that all before was flushed
+    image = rig.device.crash_image()
+    image.write(offset + 100, b"lost")
+    for _ in range(2):
+        engine = await rig.crash(image)
+        assert engine.status().recovery.journal == "gap"
+        assert engine.status().partial_recovery
+        await engine.expire()
+        [gathered] = engine._index.namespaces.importing()
+        assert gathered.entries == 50
+        image = rig.device.crash_image()
+    await engine.acknowledge()
+    await engine.expire()
+    await until(lambda: not engine._index.namespaces.importing())
+    await at_rest(rig)
+
+
 async def test_d2_what_the_journal_has_taken_stays_although_the_flush_behind_it_fails(engine: Engine, rig: Rig) -> None:
     import_id = await replacement(engine, range(50))
     bind = engine._commit.bind_import

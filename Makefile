@@ -1,6 +1,8 @@
 # make run      the daemon on a 1 GiB file in ./var, http://127.0.0.1:8790
 # make test     everything CI checks: lint, types, layers, all test suites
-# make bench    how long a start takes with a million entries, as a ratio to reading the same bytes; what eviction costs
+# make bench    the daemon against the device and other stores, the figures of docs/performance.md: some minutes;
+#               ROWS="1 5" only what these rows need, RUNS=1 fewer repetitions; then what eviction costs
+# make bench-full  everything, half an hour, into docs/performance.md; BENCH="get-4k peers" only these series, not written
 # make bench-torn  a snapshot of a table while three writers insert a million rows, and torn ones healed, into docs/client.md
 # make bench-hitratio  hit ratios of the eviction policies against libCacheSim, into docs/eviction.md: some minutes
 # make bench-quotas  a million puts over 64 namespaces while their quotas change: usage against a recount
@@ -19,7 +21,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test bench bench-torn bench-hitratio bench-quotas torture lint format docs screenshots lock packages clean
+.PHONY: run test bench bench-full bench-torn bench-hitratio bench-quotas torture lint format docs screenshots lock packages clean
 
 run: $(READY)
 	@mkdir -p var
@@ -29,8 +31,11 @@ test: lint packages
 	@$(BIN)/python tests/run_suites.py
 
 bench: $(READY)
-	@$(BIN)/python -m bench.restart
+	@$(BIN)/python -m bench.service --rows "$(ROWS)" --runs $(or $(RUNS),0)
 	@$(BIN)/python -m bench.eviction_cost
+
+bench-full: $(READY)
+	@$(BIN)/python -m bench.service --full --series "$(BENCH)" --runs $(or $(RUNS),0) $(if $(BENCH),,--write-docs)
 
 bench-torn: $(READY)
 	@$(BIN)/python -m bench.torn_snapshot
@@ -83,6 +88,8 @@ lock:
 PACKAGES := e2fsprogs xfsprogs btrfs-progs lvm2 fdisk cryptsetup-bin util-linux mount systemd python3-venv
 # Clients of the build caches, beside those of the lock.
 PACKAGES += bazel-bootstrap ccache curl gcc gradle
+# The load generator of the bench is compiled.
+PACKAGES += libc6-dev
 # A real Prometheus reads the metrics and the alerts.
 PACKAGES += prometheus
 # A real browser looks at the operator page.

@@ -1,0 +1,1 @@
+"""Applications that uvicorn loads by name. They import nothing of this project."""

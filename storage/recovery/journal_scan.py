@@ -7,16 +7,20 @@ part of the journal is lost (a gap, a loss of unknown extent) and the walk goes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.format.catalogue import CatalogueRecord
 from storage.format.geometry import Geometry
 from storage.format.journal_block import (
+    JOURNAL_DTYPE,
     JournalHeader,
     catalogue_records,
+    decodable,
     decode_journal_header,
     row_lines,
 )
@@ -50,20 +54,58 @@ class FoundJournal:
         return "torn_tail" if self.torn else "clean"
 
 
+class RingBlocks(Mapping[int, JournalHeader]):
+    """The ring's valid blocks by number: 56 bytes for each place of the ring that was ever written. A header is made
+    when it is asked for; most of a ring are blocks that nobody needs any more."""
+
+    def __init__(self, journal_blocks: int) -> None:
+        self._columns = np.zeros(journal_blocks, dtype=[(name, JOURNAL_DTYPE[name]) for name in JournalHeader._fields])
+
+    def add(self, positions: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> None:
+        """Blocks at places of the ring."""
+        self._columns[positions] = headers
+
+    def __getitem__(self, number: int) -> JournalHeader:
+        line = self._columns[number % len(self._columns)]
+        if number < 1 or line["number"] != number:
+            raise KeyError(number)
+        return JournalHeader(*line.item())
+
+    def __iter__(self) -> Iterator[int]:
+        numbers = self._columns["number"]
+        yield from numbers[numbers > 0].tolist()
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._columns["number"]))
+
+    def since(self, first: int) -> dict[int, JournalHeader]:
+        """The blocks from number ``first`` on."""
+        lines = self._columns[self._columns["number"] >= max(first, 1)]
+        return {line[_NUMBER]: JournalHeader(*line) for line in lines.tolist()}
+
+    @property
+    def start_count(self) -> int:
+        """The highest of all blocks."""
+        return int(self._columns["start_count"].max())
+
+
+_NUMBER = JournalHeader._fields.index("number")
+
+
 @dataclass(slots=True)
 class Ring:
-    """What lies in the journal's area: valid blocks by number, and positions whose block is neither blank nor valid."""
+    """What lies in the journal's area. ``is_damaged`` says of a position without a valid block whether it is blank."""
 
-    valid: dict[int, JournalHeader] = field(default_factory=dict)
-    damaged: set[int] = field(default_factory=set)
+    valid: RingBlocks
+    is_damaged: Callable[[int], bool]
 
 
 def find_chain(ring: Ring, geometry: Geometry, *, first: int, known_flushed: int) -> FoundJournal:
     """The chain from block ``first`` on; blocks up to ``known_flushed`` were flushed by a checkpoint."""
     valid = ring.valid
     found = FoundJournal(flushed_through=known_flushed)
-    needed = {number: header for number, header in valid.items() if number >= first}
-    found.start_count = max((h.start_count for h in valid.values()), default=0)
+    needed = valid.since(first)
+    found.start_count = valid.start_count
     flushed = max((h.flushed_through for h in needed.values()), default=0)
     found.flushed_through = max(flushed, known_flushed)
     number, previous = first, valid.get(first - 1)
@@ -79,7 +121,7 @@ def find_chain(ring: Ring, geometry: Geometry, *, first: int, known_flushed: int
             break
         number += 1
     newest = found.chain[-1] if found.chain else None
-    _look_behind(found, needed, ring.damaged, number, newest, geometry)
+    _look_behind(found, needed, ring, number, newest, geometry)
     if newest is not None:
         found.tail, found.complete_since = newest.tail, newest.complete_since
         found.last_block, found.last_checksum = newest.number, newest.checksum
@@ -104,7 +146,7 @@ def _follows(header: JournalHeader, previous: JournalHeader | None, found: Found
 def _look_behind(
     found: FoundJournal,
     needed: dict[int, JournalHeader],
-    damaged: set[int],
+    ring: Ring,
     end: int,
     newest: JournalHeader | None,
     geometry: Geometry,
@@ -114,33 +156,35 @@ def _look_behind(
     behind = [h for n, h in needed.items() if n >= end and h.start_count == start_count]
     # A block that follows a failed write's place may be of this start and yet not of the chain; it never was accepted.
     found.dropped = sorted((h for h in behind if h.number > end), key=lambda h: h.number)
-    found.torn = bool(behind) or end % geometry.journal_blocks in damaged
+    found.torn = bool(behind) or (end not in ring.valid and ring.is_damaged(end % geometry.journal_blocks))
 
 
 def read_ring(reader: BlockReader, geometry: Geometry, uuid: bytes, progress: RecoveryProgress) -> Ring:
     """Read the whole ring once. Raises DeviceGone."""
-    ring = Ring()
+    valid = RingBlocks(geometry.journal_blocks)
     size = geometry.block_bytes
-    per_span = SPAN_BYTES // size
-    for begin in range(0, geometry.journal_blocks, per_span):
-        count = min(per_span, geometry.journal_blocks - begin)
-        view, unreadable = reader.span(geometry.journal_offset + begin * size, count * size)
-        ring.damaged.update(begin + index for index in unreadable)
-        written = np.frombuffer(view, dtype=np.uint64).reshape(count, -1).any(axis=1)
-        for index in np.flatnonzero(written).tolist():
-            _note_block(ring, view[index * size : (index + 1) * size], begin + index, geometry, uuid)
-        progress.ratio = 0.3 * (begin + count) / geometry.journal_blocks
-    return ring
+    position = 0
+    with contextlib.closing(reader.spans(geometry.journal_offset, geometry.journal_bytes)) as spans:
+        for view, _ in spans:
+            good, headers = decodable(view, size, uuid, position=position, journal_blocks=geometry.journal_blocks)
+            valid.add(position + np.flatnonzero(good), headers[good])
+            position += len(view) // size
+            progress.ratio = 0.3 * position / geometry.journal_blocks
+    return Ring(valid, lambda position: _is_damaged(reader, geometry, uuid, position))
 
 
-def _note_block(ring: Ring, block: memoryview, position: int, geometry: Geometry, uuid: bytes) -> None:
+def _is_damaged(reader: BlockReader, geometry: Geometry, uuid: bytes, position: int) -> bool:
+    """Whether something else than a blank or valid block, of this cache or one that was here before, lies there."""
+    block = reader.block(geometry.journal_offset + position * geometry.block_bytes)
+    if block is None:
+        return True
+    if not any(block):
+        return False
     try:
-        header = decode_journal_header(block, uuid, position=position, journal_blocks=geometry.journal_blocks)
+        decode_journal_header(block, uuid, position=position, journal_blocks=geometry.journal_blocks)
     except Undecodable as error:
-        if error.reason != Defect.WRONG_DEVICE:  # else the journal of a cache that was here before
-            ring.damaged.add(position)
-        return
-    ring.valid[header.number] = header
+        return error.reason != Defect.WRONG_DEVICE
+    return False
 
 
 @dataclass(slots=True)
@@ -150,6 +194,10 @@ class JournalContent:
     rows: Rows
     row_blocks: np.ndarray[tuple[int], np.dtype[np.int64]]
     records: list[tuple[int, CatalogueRecord]]
+
+    def rows_through(self, block: int) -> Rows:
+        """The rows of the blocks up to this one, without a copy."""
+        return self.rows[: int(np.searchsorted(self.row_blocks, block, side="right"))]
 
 
 def read_content(

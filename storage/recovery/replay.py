@@ -24,10 +24,12 @@ from storage.format.geometry import LINE_BYTES, NO_CLASS
 from storage.format.layout import Defect, Undecodable
 from storage.format.row import FreeReason, Rows, SlotState
 from storage.index import Index
+from storage.key_map import SortedKeys, orders_of, same_start
 from storage.namespace_settings import decode_settings
 from storage.namespaces import Namespace
-from storage.recovery.pages import BadLine, wrong_rows
+from storage.recovery.pages import BadLine
 from storage.recovery.report import SkipReason
+from storage.recovery.row_rules import RowRules
 
 REMOVES_KEY = frozenset({FreeReason.CLIENT, FreeReason.EVICTED, FreeReason.EXPIRED, FreeReason.QUOTA, FreeReason.WIPED})
 """Reasons with which a free row speaks of its key; the others speak of their slot only."""
@@ -136,20 +138,34 @@ def apply_rows(index: Index, rows: Rows) -> tuple[npt.NDArray[np.int64], list[Ba
     table = index.table
     row_ids, exists = row_ids_of(index, rows)
     bad = [_bad(index, rows[i]) for i in np.flatnonzero(~exists).tolist()]
-    rows, row_ids = rows[exists], row_ids[exists]
-    alive = rows["seq"] >= table.slab_seq[rows["slab"]]
-    rows, row_ids = rows[alive], row_ids[alive]
-    order = np.lexsort((rows["seq"], row_ids))
-    rows, row_ids = rows[order], row_ids[order]
-    last = np.append(row_ids[1:] != row_ids[:-1], True) if len(row_ids) else np.empty(0, dtype=bool)
-    rows, row_ids = rows[last], row_ids[last]
-    wrong = wrong_rows(index, rows, row_ids)
+    alive = exists & (rows["seq"] >= table.slab_seq[np.minimum(rows["slab"], index.geometry.slabs - 1)])
+    row_ids, newest = newest_of_each(row_ids, rows["seq"], np.flatnonzero(alive), len(table.lines))
+    rows = rows[newest]
+    wrong = RowRules(index).wrong(rows, row_ids)
     bad += [_bad(index, rows[i], int(row_ids[i])) for i in np.flatnonzero(wrong).tolist()]
     # A slot whose newest row is wrong has no older truth: whatever the table holds was superseded by it.
     table.lines[row_ids[wrong]] = np.zeros((), dtype=table.lines.dtype)
     good = ~wrong & (rows["seq"] > table.lines["seq"][row_ids])
     table.lines[row_ids[good]] = rows[good]
     return row_ids[~wrong], bad
+
+
+def newest_of_each(
+    row_ids: npt.NDArray[np.int64], seqs: npt.NDArray[np.uint64], chosen: npt.NDArray[np.int64], lines: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of the journal's rows at the positions ``chosen`` the one with the highest seq for each row id, of equal ones the
+    last: row ids, ascending, and positions.
+
+    Of a long journal most rows were overtaken: no row is moved to find out. One slot per line of the table is filled in
+    the order of seq, so that what stands there in the end is the newest; 20 ns a row, where sorting them took 500.
+    """
+    in_order = seqs[chosen]
+    if (in_order[1:] < in_order[:-1]).any():  # rows that a compaction renewed keep their seq
+        chosen = chosen[np.argsort(in_order, kind="stable")]
+    newest = np.full(lines, -1, dtype=np.int32)
+    newest[row_ids[chosen]] = chosen
+    found = np.flatnonzero(newest >= 0)
+    return found, newest[found].astype(np.int64)
 
 
 def removed_since(index: Index, rows: Rows) -> list[int]:
@@ -159,8 +175,7 @@ def removed_since(index: Index, rows: Rows) -> list[int]:
     for digest, seq in zip(removals["digest"], removals["seq"].tolist(), strict=True):
         latest[digest.tobytes()] = max(seq, latest.get(digest.tobytes(), 0))
     table = index.table
-    row_ids = table.row_ids()
-    live = row_ids[table.lines["state"][row_ids] == SlotState.LIVE]
+    live = table.live_row_ids()
     keys = zip(live.tolist(), table.lines["digest"][live], table.lines["seq"][live].tolist(), strict=True)
     return [row_id for row_id, digest, seq in keys if seq < latest.get(digest.tobytes(), 0)]
 
@@ -172,7 +187,8 @@ def row_ids_of(index: Index, rows: Rows) -> tuple[npt.NDArray[np.int64], npt.NDA
     slots = rows["slot"].astype(np.int64)
     exists = (slabs < geometry.slabs) & (slots < geometry.slots_per_slab_max)
     exists &= index.table.slab_class[np.minimum(slabs, geometry.slabs - 1)] != NO_CLASS
-    pages, positions = np.divmod(slots, geometry.rows_per_page)
+    pages = slots // geometry.rows_per_page
+    positions = slots - pages * geometry.rows_per_page
     row_ids = (slabs * geometry.pages_per_slab + pages) * (geometry.block_bytes // LINE_BYTES) + 1 + positions
     return np.where(exists, row_ids, 0), exists
 
@@ -183,31 +199,27 @@ def _bad(index: Index, row: np.void, row_id: int = 0) -> BadLine:
     return BadLine(row_id, -1, page, reason, row.tobytes())
 
 
-def duplicate_keys(index: Index, proven: Callable[[int], bool]) -> list[int]:
+def duplicate_keys(index: Index, keys: SortedKeys, proven: Callable[[int], bool]) -> list[int]:
     """Row ids of live rows whose key is held by another one too; there are none unless something was lost.
 
-    The newest row that its record header proves keeps the key. ``proven`` is asked of duplicates alone.
+    ``keys`` are all live rows. The newest row that its record header proves keeps the key; ``proven`` is asked of
+    duplicates alone.
     """
     table = index.table
-    row_ids = table.row_ids()
-    live = row_ids[table.lines["state"][row_ids] == SlotState.LIVE]
-    if len(live) < 2:
-        return []
-    digests = np.ascontiguousarray(table.lines["digest"][live]).view(np.uint64).reshape(-1, 2)
-    # One half of a 128-bit digest tells nearly all apart; the few that share it are compared whole.
-    order = np.argsort(digests[:, 0], kind="stable")
-    halves = digests[order, 0]
-    same = np.flatnonzero(halves[1:] == halves[:-1])
-    suspects: dict[bytes, list[int]] = {}
-    for position in same.tolist():
-        for index_ in (order[position], order[position + 1]):
-            row_id = int(live[index_])
-            rows = suspects.setdefault(digests[index_].tobytes(), [])
-            if row_id not in rows:
-                rows.append(row_id)
+    suspects = same_start(keys)
+    digests = table.rows(suspects)["digest"]
+    high, low = orders_of(np.ascontiguousarray(digests))
+    order = np.lexsort((low, high))
+    suspects, high, low = suspects[order], high[order], low[order]
+    groups: dict[int, list[int]] = {}
+    first = 0
+    for position in (np.flatnonzero((high[1:] == high[:-1]) & (low[1:] == low[:-1])) + 1).tolist():
+        if position - 1 not in groups.get(first, [first]):
+            first = position - 1
+        groups.setdefault(first, [first]).append(position)
     others: list[int] = []
-    for group in suspects.values():
-        if len(group) > 1:
-            group.sort(key=lambda row_id: (proven(row_id), int(table.lines["seq"][row_id])))
+    for positions in groups.values():
+        group = suspects[positions].tolist()
+        group.sort(key=lambda row_id: (proven(row_id), int(table.lines["seq"][row_id])))
         others += group[:-1]
     return others

@@ -6,6 +6,7 @@ import numpy as np
 
 from storage.format.row import Rows, SlotState, encode_row
 from storage.identity import Identity
+from storage.key_map import SortedKeys, sorted_keys
 from storage.recovery.copies import FoundCopy, copy_header
 from storage.recovery.journal_scan import FoundJournal, JournalContent
 from storage.recovery.pages import BadLine, PageLoader
@@ -26,16 +27,18 @@ class RowRecovery:
         self._report = work.report
         self._index = work.index
         self._catalogue = work.catalogue
+        self._keys: SortedKeys | None = None
+        """All live rows, from the search for duplicates to the building of the index, unless a row goes between."""
 
     def load(self, usable: list[FoundCopy], content: JournalContent, found: FoundJournal) -> None:
         """Steps 5 to 7 on the newest copy, with the older ones as second sources."""
         self._progress.step = "pages"
         loaded = PageLoader(self._reader, self._index, self._superblock.uuid, usable).load(self._progress)
         self._progress.step, self._progress.ratio = "rows", 0.8
-        flushed = content.row_blocks <= found.flushed_through
-        spoken_of, bad = apply_rows(self._index, content.rows[flushed])
+        flushed = content.rows_through(found.flushed_through)
+        spoken_of, bad = apply_rows(self._index, flushed)
         if found.missing:
-            bad += self._take_removed(content.rows[flushed])
+            bad += self._take_removed(flushed)
         self._count_repaired_pages(loaded.repaired_pages)
         settled, wrong = set(spoken_of.tolist()), {line.row_id for line in bad if line.row_id}
         lost = [line for line in loaded.bad_lines if line.row_id not in settled | wrong]
@@ -75,8 +78,10 @@ class RowRecovery:
     def settle_duplicates(self) -> None:
         """Step 8."""
         settler = Settler(self._reader, self._index, self._superblock, 0)
-        for row_id in duplicate_keys(self._index, settler.proves):
-            table = self._index.table
+        table = self._index.table
+        self._keys = sorted_keys(table)
+        for row_id in duplicate_keys(self._index, self._keys, settler.proves):
+            self._keys = None
             page = table.page_of(row_id)
             self._work.bad.append(BadLine(row_id, -1, page, SkipReason.DUPLICATE_KEY, table.raw(row_id)))
             table.lines[row_id] = np.zeros((), dtype=table.lines.dtype)
@@ -85,9 +90,9 @@ class RowRecovery:
         """Skip every live row that the record header in its slot does not prove."""
         table = self._index.table
         settler = Settler(self._reader, self._index, self._superblock, 0)
-        row_ids = table.row_ids()
-        for row_id in row_ids[table.lines["state"][row_ids] == SlotState.LIVE].tolist():
+        for row_id in table.live_row_ids().tolist():
             if not settler.proves(row_id):
+                self._keys = None
                 page, raw = table.page_of(row_id), table.raw(row_id)
                 self._work.bad.append(BadLine(row_id, copy, page, SkipReason.HEADER_MISMATCH, raw))
                 table.lines[row_id] = np.zeros((), dtype=table.lines.dtype)
@@ -96,7 +101,8 @@ class RowRecovery:
         """Step 9; the index is derived from then on."""
         self._progress.step, self._progress.ratio = "unflushed", 0.9
         withheld = self._withhold_bad_slots()
-        self._index.derive()
+        self._index.derive(self._keys)
+        self._keys = None
         rows = content.rows[content.row_blocks > found.flushed_through]
         if not len(rows):
             return Unflushed()
@@ -105,7 +111,7 @@ class RowRecovery:
             unflushed = prover.apply(rows)
         finally:
             prover.close()
-        self._index.derive()  # rows changed beneath the free slots: from the table, once more
+        self._index.derive_slots()  # rows changed beneath them
         self._settle_by_proof(withheld)
         for row_id, raw in unflushed.wrong:
             page = self._index.table.page_of(row_id)

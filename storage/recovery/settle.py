@@ -73,9 +73,7 @@ class Settler:
             return []
         skipped = []
         lines = self._index.table.lines
-        row_ids = self._index.table.row_ids()
-        live = row_ids[lines["state"][row_ids] == SlotState.LIVE]
-        taken = {lines["digest"][r].tobytes() for r in live.tolist()}
+        taken = {lines["digest"][r].tobytes() for r in self._index.table.live_row_ids().tolist()}
         for row_id, bad, header in sorted(candidates, key=lambda c: -c[2].write_id):
             if header.digest in taken or header.namespace_id in self._index.namespaces.wiped:
                 self._put_free(row_id)

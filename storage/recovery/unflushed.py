@@ -20,9 +20,9 @@ from storage.format.row import ROW_STRUCT, FreeReason, Row, Rows, SlotState, enc
 from storage.identity import Identity
 from storage.index import Index
 from storage.limits import CHUNK_BYTES, TRANSFER_MAX_BYTES
-from storage.recovery.pages import wrong_rows
 from storage.recovery.reading import UNREADABLE_MIN, check_alive
 from storage.recovery.replay import REMOVES_KEY, row_ids_of
+from storage.recovery.row_rules import RowRules
 from storage.verify import verified_header, verify_chunks
 
 
@@ -51,7 +51,7 @@ class Prover:
         result = Unflushed()
         row_ids, exists = row_ids_of(self._index, rows)
         wrong = np.ones(len(rows), dtype=bool)
-        wrong[exists] = wrong_rows(self._index, rows[exists], row_ids[exists])
+        wrong[exists] = RowRules(self._index).wrong(rows[exists], row_ids[exists])
         current = rows["seq"] > self._index.table.lines["seq"][row_ids]
         raws = [rows[i].tobytes() for i in range(len(rows))]
         last = {row_id: position for position, row_id in enumerate(row_ids.tolist())}

@@ -34,14 +34,10 @@ class Verdict:
     def count(self, now_seconds: float) -> None:
         """Fill the report."""
         table = self._index.table
-        row_ids = table.row_ids()
-        live = row_ids[table.lines["state"][row_ids] == SlotState.LIVE]
-        namespaces = self._index.namespaces
-        nobodys = [*namespaces.wiped, *(namespace.namespace_id for namespace in namespaces.importing())]
-        live = live[~np.isin(table.lines["namespace_id"][live], nobodys)]
-        expires = table.lines["expires_at"][live]
-        self._report.expired = int(((expires > 0) & (expires <= now_seconds)).sum())
-        self._report.recovered = len(live) - self._report.expired
+        self._report.expired = self._expired(now_seconds)
+        importing = {namespace.namespace_id for namespace in self._index.namespaces.importing()}
+        entries = sum(n.entries for n in self._index.namespaces.by_id.values() if n.namespace_id not in importing)
+        self._report.recovered = entries - self._report.expired
         known = {(r.reason, r.slab, r.slot, r.raw) for r in self._catalogue.open_skipped()}
         # Found by an earlier start, which could not say any more that the journal was flushed: it counts once (R9).
         self._work.bad = [
@@ -69,6 +65,19 @@ class Verdict:
         partial = self._catalogue.partial
         if partial is not None and partial.unknown_loss and not self._report.unknown_loss:
             self._report.unknown_loss = "found by an earlier start"
+
+    def _expired(self, now_seconds: float) -> int:
+        """Live entries whose time is over."""
+        if not self._index.expiring:
+            return 0
+        table, namespaces = self._index.table, self._index.namespaces
+        row_ids = table.row_ids_where(
+            lambda lines: (
+                (lines["state"] == SlotState.LIVE) & (lines["expires_at"] > 0) & (lines["expires_at"] <= now_seconds)
+            )
+        )
+        nobodys = [*namespaces.wiped, *(namespace.namespace_id for namespace in namespaces.importing())]
+        return int(np.count_nonzero(~np.isin(table.lines["namespace_id"][row_ids], nobodys)))
 
     def _place(self, line: BadLine) -> tuple[int, int]:
         return self._index.table.place_of(line.row_id) if line.row_id else (0, 0)
@@ -134,10 +143,13 @@ class Verdict:
     def _distrust_old_evidence(self, complete_since: int) -> None:
         """Slots quarantined before what the journal still reaches: that nobody put or deleted their keys since can't be
         known any more, so they count as superseded (R5)."""
+        if not any(self._index.quarantined):
+            return
         table = self._index.table
-        row_ids = table.row_ids()
-        old = (table.lines["state"][row_ids] == SlotState.QUARANTINED) & (table.lines["seq"][row_ids] <= complete_since)
-        self._index.evidence.superseded.update(table.place_of(row_id) for row_id in row_ids[old].tolist())
+        old = table.row_ids_where(
+            lambda lines: (lines["state"] == SlotState.QUARANTINED) & (lines["seq"] <= complete_since)
+        )
+        self._index.evidence.superseded.update(table.place_of(row_id) for row_id in old.tolist())
 
     def _mark_unvoided(self, content: JournalContent, complete_since: int) -> None:
         """Freed slots whose headers may still verify: all whose freeing row the journal still holds.
@@ -145,12 +157,12 @@ class Verdict:
         That is more than seqs tell: a row journaled once more, because its slot was in use, keeps its old seq.
         """
         table = self._index.table
-        row_ids = table.row_ids()
-        lines = table.lines[row_ids]
-        freed = (lines["state"] == SlotState.FREE) & (lines["reason"] != FreeReason.NEVER_USED)
+        row_ids = table.row_ids_where(
+            lambda lines: (lines["state"] == SlotState.FREE) & (lines["reason"] != FreeReason.NEVER_USED)
+        )
         spoken_of, exists = row_ids_of(self._index, content.rows)
-        freed &= (lines["seq"] > complete_since) | np.isin(row_ids, spoken_of[exists])
-        self._index.slots.freed_unvoided.update(row_ids[freed].tolist())
+        due = (table.lines["seq"][row_ids] > complete_since) | np.isin(row_ids, spoken_of[exists])
+        self._index.slots.freed_unvoided.add_all(row_ids[due])
         self._index.slots.freed_unvoided.update(self._report.stale_headers)
 
 

@@ -118,7 +118,7 @@ async def test_r6_rows_written_wrong_are_refused_whatever_the_operator_says(worl
 
 async def test_b4_a_decoder_that_fails_in_another_way_aborts_the_start(world: World) -> None:
     """B4: an AttributeError is a bug; it must not make every row a skipped one."""
-    for target in ("storage.recovery.pages.decode_page_header", "storage.recovery.pages.wrong_rows"):
+    for target in ("storage.recovery.pages.pages_as_named", "storage.recovery.row_rules.RowRules.wrong"):
         victim = world.victim()
         rig = Rig(victim.image.copy(), options=KEEP_ALL, clock=world.clock)
         with mock.patch(target, side_effect=AttributeError("no such field")), pytest.raises(AttributeError):

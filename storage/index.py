@@ -6,7 +6,7 @@ while the daemon runs, and it is called only for rows that stand in the journal 
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
 
 from storage.eviction.interface import Eviction
 from storage.eviction.none import NoEviction
@@ -21,12 +21,18 @@ from storage.format.catalogue import (
 )
 from storage.format.geometry import LINE_BYTES, NO_CLASS, Geometry
 from storage.format.row import ACCESS_OFFSET, FreeReason, Row, SlotState, row_of, seed_of
-from storage.key_map import KeyMap
+from storage.key_map import KeyMap, SortedKeys, sorted_keys
 from storage.namespace_settings import decode_settings
 from storage.namespaces import Namespace, Namespaces
+from storage.row_counts import count_rows
 from storage.slot_table import SlotTable
 from storage.slots import Slots
 from storage.status import CapacityStatus, ClassStatus, SlotCounts
+
+# Plain numbers: looking a member of an enumeration up takes longer than the comparison, and each put makes five.
+_FREE, _LIVE = int(SlotState.FREE), int(SlotState.LIVE)
+_QUARANTINED, _RETIRED = int(SlotState.QUARANTINED), int(SlotState.RETIRED)
+_FREE_REASONS = tuple(FreeReason)
 
 
 class Index:
@@ -36,7 +42,7 @@ class Index:
         self.geometry = geometry
         self.seed = seed_of(uuid)
         self.table = SlotTable(geometry)
-        self.keys = KeyMap(self.table, geometry.max_entries)
+        self.keys = KeyMap(self.table, geometry.buckets)
         self.slots = Slots(self.table)
         self.namespaces = Namespaces()
         self.evidence = Evidence()
@@ -47,26 +53,29 @@ class Index:
         self.live = [0] * len(geometry.class_bytes)
         self.expiring = 0
         """Live rows that have an expiry."""
+        self.before_change: list[Callable[[int, Row], None]] = []
+        """Told row id and row before a live row changes or goes: snapshots that are being taken."""
 
-    def derive(self) -> None:
-        """Build everything derived from the table, which was just recovered and holds no duplicate key."""
-        self.keys = KeyMap(self.table, self.geometry.max_entries)
-        self.slots = Slots(self.table)
+    def derive(self, keys: SortedKeys | None = None) -> None:
+        """Build everything derived from the table, which was just recovered and holds no duplicate key.
+
+        ``keys`` are ``sorted_keys`` of this table, where the caller has them.
+        """
+        self.keys = KeyMap(self.table, self.geometry.buckets)
+        self.keys.build(sorted_keys(self.table) if keys is None else keys)
         self.table.refresh_page_seqs()
-        row_ids = self.table.row_ids()
-        states = self.table.lines["state"][row_ids]
-        classes = self.table.lines["slot_class"][row_ids]
-        live = row_ids[states == SlotState.LIVE]
-        self.keys.build(live)
-        for row in self.table.lines[row_ids[states == SlotState.QUARANTINED]]:
+        self.derive_slots()
+        counts = count_rows(self.table)
+        for row in self.table.rows(counts.quarantined_row_ids):
             self.evidence.add(row["digest"].tobytes(), (int(row["slab"]), int(row["slot"])))
+        self.namespaces.recount(counts.usage, self.geometry.class_bytes)
+        self.expiring, self.live = counts.expiring, counts.live
+        self.quarantined, self.retired = counts.quarantined, counts.retired
+
+    def derive_slots(self) -> None:
+        """Derive free slots alone anew, after rows changed that nobody was using."""
+        self.slots = Slots(self.table)
         self.slots.load()
-        self.namespaces.recount(self.table.lines[live], self.geometry.class_bytes)
-        self.expiring = int((self.table.lines["expires_at"][live] != 0).sum())
-        count = len(self.geometry.class_bytes)
-        self.live = np.bincount(classes[states == SlotState.LIVE], minlength=count).tolist()
-        self.quarantined = np.bincount(classes[states == SlotState.QUARANTINED], minlength=count).tolist()
-        self.retired = np.bincount(classes[states == SlotState.RETIRED], minlength=count).tolist()
 
     # -- changes --------------------------------------------------------------------------------------------------
 
@@ -78,34 +87,38 @@ class Index:
             return
         slot_class = new.slot_class
         slot_bytes = self.geometry.class_bytes[slot_class]
-        if old.state == new.state == SlotState.LIVE and old.write_id == new.write_id:
+        was, state = old.state, new.state
+        if self.before_change and was == _LIVE:
+            for tell in self.before_change:
+                tell(row_id, old)
+        if was == state == _LIVE and old.write_id == new.write_id:
             self._restate(row_id, old, new, encoded)
             return
-        if old.state == SlotState.LIVE:
-            self.eviction.on_free(row_id, old, FreeReason(new.reason) if new.state == SlotState.FREE else None)
+        if was == _LIVE:
+            self.eviction.on_free(row_id, old, _FREE_REASONS[new.reason] if state == _FREE else None)
             self.keys.remove(old.digest, row_id)
             self.namespaces.credit(old.namespace_id, slot_class, slot_bytes, old.payload_bytes)
             self.live[slot_class] -= 1
             self.expiring -= old.expires_at != 0
             self.slots.note_left(row_id)
-        elif old.state == SlotState.QUARANTINED:
+        elif was == _QUARANTINED:
             self.quarantined[slot_class] -= 1
             self.evidence.remove(old.digest, (old.slab, old.slot))
         self.table.set_row(row_id, encoded, new.seq)
-        if new.state == SlotState.LIVE:
+        if state == _LIVE:
             self.keys.insert(new.digest, row_id)
             self.eviction.on_store(row_id, new)
             self.namespaces.charge(new.namespace_id, slot_class, slot_bytes, new.payload_bytes)
             self.live[slot_class] += 1
             self.expiring += new.expires_at != 0
             self.slots.became_live(row_id)
-        elif new.state == SlotState.QUARANTINED:
+        elif state == _QUARANTINED:
             self.quarantined[slot_class] += 1
             self.evidence.add(new.digest, (new.slab, new.slot))
             self.slots.in_flight.discard(row_id)
-        elif new.state == SlotState.RETIRED:
+        elif state == _RETIRED:
             self.retired[slot_class] += 1
-        elif old.state != SlotState.FREE:
+        elif was != _FREE:
             self.slots.freed(row_id, block, slot_class)
 
     def _restate(self, row_id: int, old: Row, new: Row, encoded: bytes) -> None:

@@ -1,97 +1,177 @@
 """Key digest to row id: an open-addressing table of 4-byte buckets, sized once for the whole device.
 
-Linear probing at a load of at most two thirds; the digests themselves stand in the rows. 8 to 12 bytes per entry
-against about 180 of a dict, and built for a million rows in a fraction of a second.
+Linear probing at a load of at most two thirds; the digests themselves stand in the rows. 6 bytes per slot of the device
+against about 180 of a dict, and built for ten million rows in 0.3 s.
+
+A digest's home bucket is as far up the table as its first four bytes, as a number, are in their range. So the order of
+the homes is that of the digests: rows sorted by digest fill the table from its start to its end, and listings walk it.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.format.geometry import LINE_BYTES
-from storage.format.row import DIGEST_OFFSET
+from storage.format.row import DIGEST_OFFSET, SlotState
 from storage.slot_table import RowIds, SlotTable
 
 RUN_STEP = 256
 """Buckets looked at in one step for the end of a run; at a load of two thirds hardly a run is longer."""
+BUILD_STEP = 1 << 18
+"""Rows placed in one step of a build: what it needs beside the map stays within the processor's cache."""
+MANY_MIN = 48
+"""So many digests are looked up faster as arrays than one by one."""
+_DIGEST_WORD = DIGEST_OFFSET // 8
 _DIGEST = struct.Struct("<16s")
-_HOME = struct.Struct("<Q")
+_START = struct.Struct(">I")
+"""Of a digest, what says where its home is: 32 bits, of which a map of 2^28 buckets still leaves 16 to each."""
+
+SortedKeys = npt.NDArray[np.uint64]
+"""Rows by the start of their digests: that in the upper, the row id in the lower 32 bits of a number, ascending."""
+
+
+def sorted_keys(table: SlotTable) -> SortedKeys:
+    """All live rows of a table: sorted as plain numbers, in a tenth of the time that their order as digests takes."""
+    parts = list(table.slabs_lines())
+    keys = np.empty(sum(len(part.lines) for part in parts), dtype=np.uint64)  # memory is used only as far as it is set
+    count = 0
+    for part in parts:
+        row_ids = part.row_ids(part.lines["state"] == SlotState.LIVE)
+        keys[count : count + len(row_ids)] = keys_of(part.lines["digest"][row_ids - part.first], row_ids)
+        count += len(row_ids)
+    keys = keys[:count]
+    keys.sort()
+    return keys
+
+
+def keys_of(digests: npt.NDArray[np.void], row_ids: RowIds) -> SortedKeys:
+    """The numbers of some rows, not sorted yet."""
+    starts = np.ascontiguousarray(digests).view(">u4").reshape(-1, 4)[:, 0]
+    keys: SortedKeys = starts.astype(np.uint64) << np.uint64(32) | row_ids.astype(np.uint64)
+    return keys
+
+
+def row_ids_in(keys: SortedKeys) -> RowIds:
+    """The rows, in the order of the keys."""
+    row_ids: RowIds = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    return row_ids
+
+
+def same_start(keys: SortedKeys) -> RowIds:
+    """Rows whose digests begin as another one's: all of those that may have a key in common with another row."""
+    found = [np.empty(0, dtype=np.int64)]
+    for begin in range(0, len(keys), BUILD_STEP):
+        # With the last one before and the first one behind.
+        first = max(0, begin - 1)
+        part = keys[first : begin + BUILD_STEP + 1]
+        starts = part >> np.uint64(32)
+        same = np.zeros(len(part) + 1, dtype=np.bool_)
+        same[1:-1] = starts[1:] == starts[:-1]
+        found.append(row_ids_in(part[same[1:] | same[:-1]]))
+    return np.unique(np.concatenate(found))
+
+
+def orders_of(digests: npt.NDArray[np.void]) -> list[npt.NDArray[np.uint64]]:
+    """Two numbers by which digests compare: their halves, the more significant one first."""
+    halves = digests.view(">u8").reshape(-1, 2)
+    return [halves[:, 0].astype(np.uint64), halves[:, 1].astype(np.uint64)]
 
 
 class KeyMap:
     """Holds live rows only. A row must be in the table while it is in the map."""
 
-    def __init__(self, table: SlotTable, max_entries: int) -> None:
+    def __init__(self, table: SlotTable, buckets: int) -> None:
         self._table = table
-        size = 1 << max(10, (max_entries * 3 // 2).bit_length())
-        self._mask = size - 1
-        self._array: npt.NDArray[np.uint32] = np.zeros(size, dtype=np.uint32)
+        self.size = buckets
+        """Number of buckets, which is that of the possible homes; more than there are ever rows."""
+        self._array: npt.NDArray[np.uint32] = np.zeros(self.size, dtype=np.uint32)
         self._buckets = self._array.data
         self.entries = 0
 
     def find(self, digest: bytes) -> int:
         """The row id under ``digest``, 0 if there is none."""
-        buckets, mask, view = self._buckets, self._mask, self._table.view
-        bucket = _HOME.unpack_from(digest)[0] & mask
+        buckets, size, view = self._buckets, self.size, self._table.view
+        bucket = _START.unpack_from(digest)[0] * size >> 32
         while row_id := int(buckets[bucket]):
             if _DIGEST.unpack_from(view, row_id * LINE_BYTES + DIGEST_OFFSET)[0] == digest:
                 return row_id
-            bucket = (bucket + 1) & mask
+            bucket += 1
+            if bucket == size:
+                bucket = 0
         return 0
+
+    def find_many(self, digests: Sequence[bytes]) -> list[int]:
+        """As ``find``, of many digests: those that lie in their home buckets as arrays, the others one by one.
+
+        Measured: 0.14 µs for each of 64 and 0.05 of 1024, against 0.28 alone.
+        """
+        if len(digests) < MANY_MIN:
+            return list(map(self.find, digests))
+        halves = np.frombuffer(b"".join(digests), dtype=np.uint64).reshape(-1, 2)
+        starts = halves.view(">u4").reshape(-1, 4)[:, 0].astype(np.uint64)
+        row_ids = self._array[starts * np.uint64(self.size) >> np.uint64(32)]
+        words = self._table.words
+        same = words[row_ids, _DIGEST_WORD] == halves[:, 0]
+        same &= words[row_ids, _DIGEST_WORD + 1] == halves[:, 1]
+        found: list[int] = row_ids.tolist()
+        for position in np.flatnonzero(~same & (row_ids != 0)).tolist():
+            found[position] = self.find(digests[position])
+        return found
 
     def insert(self, digest: bytes, row_id: int) -> None:
         """Add a row whose digest is not in the map."""
-        buckets, mask = self._buckets, self._mask
-        bucket = _HOME.unpack_from(digest)[0] & mask
+        buckets, size = self._buckets, self.size
+        bucket = _START.unpack_from(digest)[0] * size >> 32
         while buckets[bucket]:
-            bucket = (bucket + 1) & mask
+            bucket += 1
+            if bucket == size:
+                bucket = 0
         buckets[bucket] = row_id
         self.entries += 1
 
     def remove(self, digest: bytes, row_id: int) -> None:
         """Take a row out, and close the gap so that no probe ends too early. Raises KeyError if it is not there."""
-        buckets, mask = self._buckets, self._mask
-        gap = _HOME.unpack_from(digest)[0] & mask
+        buckets, size = self._buckets, self.size
+        gap = self.home_of(digest)
         while buckets[gap] != row_id:
             if not buckets[gap]:
                 raise KeyError(row_id)
-            gap = (gap + 1) & mask
+            gap = (gap + 1) % size
         bucket = gap
         while True:
-            bucket = (bucket + 1) & mask
+            bucket = (bucket + 1) % size
             other = buckets[bucket]
             if not other:
                 break
             # The other row may move into the gap unless its home lies behind the gap.
-            if (bucket - self._home(other)) & mask >= (bucket - gap) & mask:
+            if (bucket - self.home_of(self._digest(other))) % size >= (bucket - gap) % size:
                 buckets[gap] = other
                 gap = bucket
         buckets[gap] = 0
         self.entries -= 1
 
+    def home_of(self, digest: bytes) -> int:
+        """Where the search for a digest begins. Ascending digests have ascending homes."""
+        home: int = _START.unpack_from(digest)[0] * self.size >> 32
+        return home
+
+    def _digest(self, row_id: int) -> bytes:
+        digest: bytes = _DIGEST.unpack_from(self._table.view, row_id * LINE_BYTES + DIGEST_OFFSET)[0]
+        return digest
+
+    def _homes(self, starts: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        homes: npt.NDArray[np.int64] = (starts * np.uint64(self.size) >> np.uint64(32)).astype(np.int64)
+        return homes
+
     # -- walking in order (listings) ------------------------------------------------------------------------------
-
-    @property
-    def size(self) -> int:
-        """Number of buckets, which is that of the possible homes."""
-        return self._mask + 1
-
-    def order(self, digest: bytes) -> tuple[int, bytes]:
-        """A digest's place in the order of the map: by home bucket, then by the digest. It never changes."""
-        return _HOME.unpack_from(digest)[0] & self._mask, digest
-
-    def orders(self, digests: npt.NDArray[np.void]) -> list[npt.NDArray[np.uint64]]:
-        """As ``order``, of many digests: homes, and the digests' two halves as they compare."""
-        homes = digests.view("<u8").reshape(-1, 2)[:, 0] & np.uint64(self._mask)
-        halves = digests.view(">u8").reshape(-1, 2)
-        return [homes, halves[:, 0].astype(np.uint64), halves[:, 1].astype(np.uint64)]
 
     def last_of(self, home: int) -> bytes:
         """The digest that comes last of all with this home."""
-        return _HOME.pack(home | ~self._mask & 0xFFFFFFFFFFFFFFFF) + b"\xff" * 8
+        return _START.pack(((home + 1 << 32) - 1) // self.size) + b"\xff" * 12
 
     def row_ids_of_homes(self, first: int, last: int) -> RowIds:
         """Row ids of the rows whose home bucket is from ``first`` up to but without ``last``.
@@ -106,8 +186,7 @@ class KeyMap:
                 break
         found = np.concatenate(parts)
         row_ids = found[found != 0].astype(np.int64)
-        homes = np.ascontiguousarray(self._table.lines["digest"][row_ids]).view(np.uint64).reshape(-1, 2)[:, 0]
-        homes = homes & np.uint64(self._mask)
+        homes = self._homes(keys_of(self._table.lines["digest"][row_ids], row_ids) >> np.uint64(32))
         inside: RowIds = row_ids[(homes >= first) & (homes < last)]
         return inside
 
@@ -122,26 +201,24 @@ class KeyMap:
             stop += len(part)
         return self._array[begin:end]
 
-    def build(self, row_ids: RowIds) -> None:
+    # -- building -------------------------------------------------------------------------------------------------
+
+    def build(self, keys: SortedKeys) -> None:
         """Fill the empty map with rows of distinct digests, as arrays.
 
-        Rows sorted by home bucket take the first free bucket at or behind it: position = max(home, previous + 1).
+        Each takes the first free bucket at or behind its home: position = max(home, position before + 1).
         """
-        digests = np.ascontiguousarray(self._table.lines["digest"][row_ids]).view(np.uint64).reshape(-1, 2)
-        homes = (digests[:, 0] & np.uint64(self._mask)).astype(np.int64)
-        order = np.argsort(homes, kind="stable")
-        steps = np.arange(len(order), dtype=np.int64)
-        positions = np.maximum.accumulate(homes[order] - steps) + steps
-        fits = positions <= self._mask
-        self._array[positions[fits]] = row_ids[order[fits]]
-        self.entries = int(fits.sum())
-        for row_id in row_ids[order[~fits]].tolist():  # the few that run over the end
-            self.insert(self._digest(row_id), row_id)
-
-    def _digest(self, row_id: int) -> bytes:
-        digest: bytes = _DIGEST.unpack_from(self._table.view, row_id * LINE_BYTES + DIGEST_OFFSET)[0]
-        return digest
-
-    def _home(self, row_id: int) -> int:
-        home: int = _HOME.unpack_from(self._table.view, row_id * LINE_BYTES + DIGEST_OFFSET)[0]
-        return home & self._mask
+        before = -1
+        for begin in range(0, len(keys), BUILD_STEP):
+            part = keys[begin : begin + BUILD_STEP]
+            steps = np.arange(len(part), dtype=np.int64)
+            ahead = self._homes(part >> np.uint64(32)) - steps
+            ahead[0] = max(int(ahead[0]), before + 1)
+            positions = np.maximum.accumulate(ahead) + steps
+            fits = positions < self.size
+            row_ids = row_ids_in(part)
+            self._array[positions[fits]] = row_ids[fits]
+            self.entries += int(fits.sum())
+            before = int(positions[-1])
+            for row_id in row_ids[~fits].tolist():  # the few that run over the end
+                self.insert(self._digest(row_id), row_id)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from storage.errors import NamespaceInvalid, NamespacesFull
 from storage.format.catalogue import NamespaceRecord
 from storage.format.names import is_namespace_name
-from storage.format.row import Rows
 from storage.limits import NAMESPACES_MAX
 from storage.namespace_settings import DEFAULT_SETTINGS, NamespaceSettings, encode_settings
+
+Usage = dict[tuple[int, int], tuple[int, int]]
+"""Per namespace id and slot class: live entries, and their payload bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +147,13 @@ class Namespaces:
         if not namespace.entries:
             self.dying.pop(namespace_id, None)
 
-    def recount(self, live_rows: Rows, class_bytes: tuple[int, ...]) -> None:
-        """Set usage from the live rows alone. Their namespaces are known, or dying."""
+    def recount(self, usage: Usage, class_bytes: tuple[int, ...]) -> None:
+        """Set usage to what the live rows alone make of it. Their namespaces are known, or dying."""
         for namespace in (*self.by_id.values(), *self.dying.values()):
             namespace.entries = namespace.used_bytes = namespace.payload_bytes = 0
             namespace.slots = {}
-        # Namespace and class in one number: a count for each pair, and sums of payloads.
-        pairs = live_rows["namespace_id"].astype(np.int64) << 8 | live_rows["slot_class"]
-        unique, positions = np.unique(pairs, return_inverse=True)
-        counts = np.bincount(positions, minlength=len(unique))
-        payload = np.zeros(len(unique), dtype=np.int64)
-        np.add.at(payload, positions, live_rows["payload_bytes"].astype(np.int64))
-        for pair, count, payload_bytes in zip(unique.tolist(), counts.tolist(), payload.tolist(), strict=True):
-            namespace, slot_class = self.owner(pair >> 8), pair & 0xFF
+        for (namespace_id, slot_class), (count, payload_bytes) in sorted(usage.items()):
+            namespace = self.owner(namespace_id)
             namespace.entries += count
             namespace.used_bytes += count * class_bytes[slot_class]
             namespace.payload_bytes += payload_bytes

@@ -37,6 +37,11 @@ class Admission:
         """Whether new keys are judged."""
         return self._seen is not None
 
+    @property
+    def admits_all(self) -> bool:
+        """Whether neither keys are judged nor bytes are counted."""
+        return self._seen is None and not self._bytes_per_second
+
     def judge(self, digest: bytes, entries: int) -> None:
         """A put of a new key to a full device that holds so many entries. Raises NotAdmitted."""
         if self._seen is None or self._eviction.was_evicted(digest):

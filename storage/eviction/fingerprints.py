@@ -84,6 +84,8 @@ class Fingerprints:
 
     def forget(self, digest: bytes) -> bool:
         """Remember a key no more; whether it was."""
+        if not self._added:
+            return False  # a device that is not full yet: every put asks
         place = self._find(digest)
         if place >= 0:
             self._entries[place] = 0

@@ -45,9 +45,9 @@ class Eviction(Protocol):
         """Whether a key is remembered as recently evicted."""
 
 
-STEPS_MAX = 4096
-"""Entries looked at in one call: a few milliseconds at most."""
-FRUITLESS_MAX = 16 * STEPS_MAX
+STEPS_MAX = 2048
+"""Entries looked at in one call: some 3 ms at most."""
+FRUITLESS_MAX = 65_536
 """Where so many in a row were read of late, all are alike, and the next ones go: else a million entries that were all
 read would be passed three times before the first goes."""
 CALLS_MAX = FRUITLESS_MAX // STEPS_MAX + 2

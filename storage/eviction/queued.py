@@ -29,18 +29,31 @@ class QueuedEviction(ABC):
         """Digest and access byte of an entry just replaced: its successor inherits what is known of the key."""
 
     def load(self) -> None:
-        """Rebuild the queues from the live rows: oldest seq first, in the queue that the access byte names."""
-        row_ids = self.table.row_ids()
-        lines = self.table.lines
-        live = row_ids[lines["state"][row_ids] == SlotState.LIVE]
-        access = lines["access"][live] & (READS | MAIN)
-        lines["access"][live] = access
-        queues = self.queue_of_many(lines["slot_class"][live].astype(np.int64), access)
-        order = np.lexsort((lines["seq"][live], queues))
-        live, queues = live[order], queues[order]
-        bounds = np.searchsorted(queues, np.arange(len(self.queues.lengths) + 1))
-        for queue in range(len(self.queues.lengths)):
-            self.queues.fill(queue, live[bounds[queue] : bounds[queue + 1]])
+        """Rebuild the queues from the live rows: oldest seq first, in the queue that the access byte names.
+
+        Seq and row id are sorted as one number, in a tenth of the time that an order of the seqs takes. For both to fit
+        into it, entries older than some thousand billion mutations count as equally old.
+        """
+        parts = list(self.table.slabs_lines())
+        rows = sum(len(part.lines) for part in parts)
+        keys, queues = np.empty(rows, dtype=np.uint64), np.empty(rows, dtype=np.uint8)  # used as far as they are set
+        bits = len(self.table.lines).bit_length()
+        oldest = max(0, int(self.table.page_seq.max()) - (1 << 64 - bits) + 1)
+        count = 0
+        for part in parts:
+            live = part.row_ids(part.lines["state"] == SlotState.LIVE)
+            place = slice(count, count + len(live))
+            count += len(live)
+            access: npt.NDArray[np.uint8] = part.lines["access"][live - part.first] & np.uint8(READS | MAIN)
+            part.lines["access"][live - part.first] = access
+            ages = np.maximum(part.lines["seq"][live - part.first], oldest) - np.uint64(oldest)
+            keys[place] = ages << np.uint64(bits) | live.astype(np.uint64)
+            queues[place] = self.queue_of_many(np.full(len(live), part.slot_class), access)
+        for queue in np.flatnonzero(np.bincount(queues[:count], minlength=1)).tolist():
+            mine = keys[:count][queues[:count] == queue]
+            mine.sort()
+            mine &= np.uint64((1 << bits) - 1)
+            self.queues.fill(queue, mine)
 
     # -- what a policy says ---------------------------------------------------------------------------------------
 

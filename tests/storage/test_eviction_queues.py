@@ -49,7 +49,7 @@ def test_queues_are_what_deques_are() -> None:
 
 def test_a_row_in_no_queue_can_not_be_removed() -> None:
     queues = Queues(10, 1)
-    queues.fill(0, np.array([3, 5], dtype=np.int64))
+    queues.fill(0, np.array([3, 5], dtype=np.uint64))
     queues.remove(0, 3)
     with pytest.raises(AssertionError, match="no queue"):
         queues.remove(0, 3)
@@ -213,6 +213,27 @@ def test_after_a_start_the_oldest_stand_in_front(kind: type[QueuedEviction]) -> 
         world.table.set_access(row_id, 0)
     world.policy = world.fresh()
     assert list(world.policy.queues.rows(0)) == rows[:10] + rows[11:] + [rows[10]]
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("highest", [1 << 20, 1 << 62])
+def test_a_start_orders_each_queue_by_seq(kind: type[QueuedEviction], highest: int) -> None:
+    """Whatever the seqs; rows that are too old to be told apart stand in front, in the order of the table."""
+    world = World(kind)
+    rows = [world.store(int(number % 10 == 0), digest_of(number)) for number in range(120)]
+    draw = np.random.default_rng(7)
+    seqs = draw.integers(1, highest, len(rows)).tolist()
+    for row_id, seq, access in zip(rows, seqs, draw.integers(0, 256, len(rows)).tolist(), strict=True):
+        world.table.lines[row_id]["seq"] = seq
+        world.table.set_access(row_id, access)
+    world.table.refresh_page_seqs()
+    world.policy = world.fresh()
+    world.check()
+    oldest = max(0, max(seqs) - (1 << 64 - len(world.table.lines).bit_length()) + 1)
+    for queue in range(len(world.policy.queues.lengths)):
+        found = list(world.policy.queues.rows(queue))
+        assert found == sorted(found, key=lambda r: (max(oldest, int(world.table.lines["seq"][r])), r))
+    assert all(world.table.lines["access"][rows] & ~np.uint8(7) == 0)
 
 
 def test_s3fifo_keeps_what_was_read_twice_and_remembers_what_went() -> None:

@@ -55,6 +55,26 @@ def test_row_ids_of_a_slab_are_its_slots_in_order(table: SlotTable) -> None:
     assert len(table.row_ids_of_slab(3)) == 0
 
 
+def test_lines_of_slabs_hold_their_slots_and_no_other(table: SlotTable) -> None:
+    geometry = table.geometry
+    for slab, slot_class in ((2, 0), (1, len(geometry.class_bytes) - 1), (0, 1)):
+        table.give_slab(slab, slot_class, generation=9, seq=slab + 1, seed=SEED)
+    parts = list(table.slabs_lines())
+    assert [(part.slab, part.slot_class) for part in parts] == [
+        (slab, int(table.slab_class[slab])) for slab in (0, 1, 2)
+    ]
+    for part in parts:
+        row_ids = table.row_ids_of_slab(part.slab).tolist()
+        assert part.row_ids(np.ones(len(part.lines), dtype=bool)).tolist() == row_ids
+        assert part.lines["slot"][part.are_slots].tolist() == list(range(len(row_ids)))
+    chosen = table.row_ids()[::7]
+    table.lines["state"][chosen] = SlotState.LIVE
+    assert table.live_row_ids().tolist() == chosen.tolist()
+    lines = geometry.block_bytes // 64
+    pages = np.arange(3 * geometry.pages_per_slab)
+    assert (np.flatnonzero(table.are_slots(pages)) + pages[0] * lines).tolist() == table.row_ids().tolist()
+
+
 def test_a_slab_given_to_another_class_keeps_no_row(table: SlotTable) -> None:
     geometry = table.geometry
     table.give_slab(1, 0, generation=1, seq=5, seed=SEED)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from storage.errors import Unavailable
-from storage.format.checksums import key_digest
+from storage.format.checksums import key_digest, key_digests
 from storage.format.superblock import Superblock
 from storage.limits import WRITE_ID_COUNTER_BITS, WRITE_ID_START_BITS
 
@@ -28,3 +30,7 @@ class Identity:
 
     def digest(self, namespace_id: int, key: bytes) -> bytes:
         return key_digest(self.secret, namespace_id, key)
+
+    def digests(self, namespace_id: int, keys: Sequence[bytes]) -> list[bytes]:
+        """As ``digest``, of many keys."""
+        return key_digests(self.secret, namespace_id, keys)

@@ -176,9 +176,16 @@ def decode_copy_header(block: Buffer, uuid: bytes, *, copy: int, pages: int) -> 
     )
 
 
-def encode_stream(magic: bytes, content: Buffer, *, uuid: bytes, copy: int, number: int, block_bytes: int) -> bytes:
-    """Cut ``content`` into blocks with headers; empty content makes no block."""
-    room = block_bytes - STREAM_HEADER_BYTES
+def stream_room(block_bytes: int) -> int:
+    """Bytes of content in one block of a stream."""
+    return block_bytes - STREAM_HEADER_BYTES
+
+
+def encode_stream(
+    magic: bytes, content: Buffer, *, uuid: bytes, copy: int, number: int, block_bytes: int, first_index: int = 0
+) -> bytes:
+    """Cut ``content`` into blocks with headers, of which the first is ``first_index``; empty content makes no block."""
+    room = stream_room(block_bytes)
     view = memoryview(content).cast("B")
     count = -(-len(view) // room)
     blocks = bytearray(count * block_bytes)
@@ -186,7 +193,8 @@ def encode_stream(magic: bytes, content: Buffer, *, uuid: bytes, copy: int, numb
     for index in range(count):
         block = out[index * block_bytes : (index + 1) * block_bytes]
         part = view[index * room : (index + 1) * room]
-        STREAM.struct.pack_into(block, 0, magic, 0, VERSION, copy, uuid, number, index, len(part), b"")
+        place = first_index + index
+        STREAM.struct.pack_into(block, 0, magic, 0, VERSION, copy, uuid, number, place, len(part), b"")
         block[STREAM_HEADER_BYTES : STREAM_HEADER_BYTES + len(part)] = part
         _CHECKSUM.pack_into(block, _STREAM_CHECKSUM, crc32c_without(block, _STREAM_CHECKSUM))
     return bytes(blocks)
@@ -218,9 +226,9 @@ def decode_stream(magic: bytes, blocks: Buffer, *, uuid: bytes, copy: int, numbe
     return bytes(content)
 
 
-def stream_checksum(blocks: Buffer) -> int:
-    """What the copy's header keeps of a stream."""
-    return crc32c(blocks)
+def stream_checksum(blocks: Buffer, before: int = 0) -> int:
+    """What the copy's header keeps of a stream; ``before`` is that of the blocks in front of these."""
+    return crc32c(blocks, before)
 
 
 def decode_directory(content: bytes, pages: int) -> Directory:

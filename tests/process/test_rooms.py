@@ -7,8 +7,8 @@ from pathlib import Path
 
 FORMAT = Path(__file__).parents[2] / "storage" / "format"
 ALLOWED = {
-    "__future__", "collections", "dataclasses", "enum", "functools", "hashlib", "hmac", "math", "struct", "typing",
-    "crc32c", "msgpack", "numpy",
+    "__future__", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "hmac", "math", "struct",
+    "typing", "crc32c", "msgpack", "numpy",
     "storage.entries", "storage.errors", "storage.format", "storage.limits",
 }  # fmt: skip
 

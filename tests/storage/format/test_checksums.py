@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from storage.format.checksums import crc32c, crc32c_of_lines, crc32c_without, key_digest, keyed_sum
+from storage.format.checksums import (
+    crc32c,
+    crc32c_of_blocks_without,
+    crc32c_of_lines,
+    crc32c_without,
+    key_digest,
+    keyed_sum,
+    leading_to,
+)
 from tests.storage.format.bits import SECRET
 
 
@@ -48,6 +56,18 @@ def test_crc32c_of_more_lines_than_one_step_takes() -> None:
     sums = crc32c_of_lines(lines, 7)
     for index in (0, 32_767, 32_768, 65_535, 65_536, 69_999):
         assert sums[index] == crc32c(lines[index].tobytes(), 7)
+
+
+@given(st.lists(st.binary(min_size=64, max_size=64), min_size=1, max_size=5), st.sampled_from([0, 8, 60]))
+def test_crc32c_of_blocks_without_equals_that_of_each(blocks: list[bytes], offset: int) -> None:
+    sums = crc32c_of_blocks_without(memoryview(b"".join(blocks)), 64, offset)
+    assert sums.tolist() == [crc32c_without(block, offset) for block in blocks]
+
+
+@given(st.integers(0, 0xFFFFFFFF), st.integers(0, 0xFFFFFFFF))
+def test_four_bytes_lead_a_checksum_to_any_other(value: int, start: int) -> None:
+    assert crc32c(leading_to(value).to_bytes(4, "little")) == value
+    assert crc32c((leading_to(value) ^ start).to_bytes(4, "little"), start) == value
 
 
 def test_keyed_sum_is_blake2b_with_the_parameters_of_the_format() -> None:

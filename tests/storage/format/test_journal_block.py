@@ -14,6 +14,7 @@ from storage.format.checksums import crc32c_without
 from storage.format.journal_block import (
     JOURNAL,
     catalogue_records,
+    decodable,
     decode_journal_header,
     encode_journal_block,
     row_lines,
@@ -139,3 +140,35 @@ def test_records_that_do_not_decode_b4() -> None:
     header = decode(block)
     with pytest.raises(Undecodable):
         catalogue_records(memoryview(block), header)
+
+
+HEADER_BYTES = st.integers(0, JOURNAL.size_bytes - 1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), HEADER_BYTES | st.integers(0, 4095), st.integers(1, 255)), max_size=4),
+    st.booleans(),
+    st.sets(st.integers(0, 3)),
+)
+def test_many_blocks_are_judged_as_one_by_one_b4(
+    changes: list[tuple[int, int, int]], reseal: bool, blank: set[int]
+) -> None:
+    blocks = [encoded(ROWS[: number % 4], number=9000 + number) for number in range(4)]
+    for which, place, change in changes:
+        blocks[which][place] ^= change
+        if reseal:
+            sum_offset = JOURNAL.offsets["checksum"]
+            struct.pack_into("<I", blocks[which], sum_offset, crc32c_without(blocks[which], sum_offset))
+    for which in blank:
+        blocks[which] = bytearray(4096)
+    good, headers = decodable(
+        memoryview(bytearray().join(blocks)), 4096, UUID, position=9000 % RING, journal_blocks=RING
+    )
+    for number, block in enumerate(blocks):
+        try:
+            expected = decode(block, position=9000 % RING + number)
+        except Undecodable:
+            assert not good[number]
+        else:
+            assert good[number]
+            assert headers[number].item() == tuple(expected)

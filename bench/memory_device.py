@@ -7,6 +7,7 @@ import mmap
 
 from storage.device.counters import IoCounters, OpKind
 from storage.device.operations import IoFuture
+from storage.device.read_batch import ReadBatch, Reads, read_each
 
 BLOCK_BYTES = 4096
 
@@ -43,6 +44,9 @@ class MemoryDevice:
     def read(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         self.read_now(offset_bytes, buffer)
         return self._done()
+
+    def read_many(self, reads: Reads) -> ReadBatch:
+        return read_each(self, reads)
 
     def write(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         self.write_now(offset_bytes, buffer)

@@ -19,6 +19,11 @@ class OpKind(enum.StrEnum):
     FLUSH = "flush"
 
 
+READ: Final = OpKind.READ
+WRITE: Final = OpKind.WRITE
+FLUSH: Final = OpKind.FLUSH
+# Names of their own: to look one up in its class takes 0.15 µs, and so does its hash.
+
 SHORT: Final = -1
 """Outcome of an operation that transferred nothing more without an error; not an errno."""
 
@@ -65,21 +70,10 @@ class IoCounters:
     def __init__(self) -> None:
         self.pending: dict[object, float] = {}
         """Asynchronous operations that have not ended, oldest first, with when each was asked for (perf_counter)."""
-        self.by_op: dict[OpKind, OpCounters] = {kind: OpCounters() for kind in OpKind}
+        self.read, self.write, self.flush = OpCounters(), OpCounters(), OpCounters()
+        self.by_op: dict[OpKind, OpCounters] = {READ: self.read, WRITE: self.write, FLUSH: self.flush}
         # Blocking calls come from any thread; an uncontended lock costs 0.1 µs and keeps the counts exact.
         self._lock = threading.Lock()
-
-    @property
-    def read(self) -> OpCounters:
-        return self.by_op[OpKind.READ]
-
-    @property
-    def write(self) -> OpCounters:
-        return self.by_op[OpKind.WRITE]
-
-    @property
-    def flush(self) -> OpCounters:
-        return self.by_op[OpKind.FLUSH]
 
     @property
     def completed(self) -> int:
@@ -94,7 +88,7 @@ class IoCounters:
 
     def record(self, kind: OpKind, length_bytes: int, seconds: float, outcome: int = 0) -> None:
         """Count one finished operation; ``outcome`` is 0, an errno, or SHORT."""
-        counters = self.by_op[kind]
+        counters = self.read if kind is READ else self.write if kind is WRITE else self.flush
         bucket = bisect_left(DURATION_BOUNDS_SECONDS, seconds)
         with self._lock:
             counters.operations += 1
@@ -104,3 +98,13 @@ class IoCounters:
                 counters.errors[error_name(outcome)] += 1
             else:
                 counters.bytes += length_bytes
+
+    def record_reads(self, count: int, total_bytes: int, seconds: float) -> None:
+        """Count reads that ended well together; ``seconds`` is what each of them took."""
+        counters = self.read
+        bucket = bisect_left(DURATION_BOUNDS_SECONDS, seconds)
+        with self._lock:
+            counters.operations += count
+            counters.bytes += total_bytes
+            counters.duration_seconds += seconds * count
+            counters.duration_buckets[bucket] += count

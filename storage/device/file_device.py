@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
-from storage.device.counters import IoCounters, OpKind
+from storage.device.counters import FLUSH, READ, WRITE, IoCounters, OpKind
 from storage.device.io_engine import IN_FLIGHT_MAX, IoEngine
 from storage.device.locking import DeviceLocks
 from storage.device.operations import IoFuture, Operation, run_blocking
 from storage.device.probe import DeviceFacts
+from storage.device.read_batch import ReadBatch
 from storage.device.threads import ThreadsEngine
 from storage.device.uring import UringEngine
-from storage.errors import Busy
+from storage.errors import Busy, ReadFailed
 
 _NOTHING: Final = memoryview(b"")
 
@@ -51,13 +53,13 @@ class FileDevice:
         return self._fd
 
     def read_now(self, offset_bytes: int, buffer: memoryview) -> None:
-        self._run_now(self._operation(OpKind.READ, offset_bytes, buffer))
+        self._run_now(self._operation(READ, offset_bytes, buffer))
 
     def write_now(self, offset_bytes: int, buffer: memoryview) -> None:
-        self._run_now(self._operation(OpKind.WRITE, offset_bytes, buffer))
+        self._run_now(self._operation(WRITE, offset_bytes, buffer))
 
     def flush_now(self) -> None:
-        self._run_now(self._operation(OpKind.FLUSH, 0, _NOTHING))
+        self._run_now(self._operation(FLUSH, 0, _NOTHING))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Attach to the loop. Falls from the ring to threads when the system denies a ring by now."""
@@ -65,7 +67,7 @@ class FileDevice:
             raise RuntimeError("the device is attached to a loop already")
         self._loop = loop
         if self.io_engine == UringEngine.name:
-            ring = UringEngine(self._fd, self._finish)
+            ring = UringEngine(self._fd, self._finish, self._finish_reads)
             try:
                 ring.start(loop)
             except OSError:
@@ -78,13 +80,31 @@ class FileDevice:
         self._engine.start(loop)
 
     def read(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
-        return self._submit(OpKind.READ, offset_bytes, buffer)
+        return self._submit(READ, offset_bytes, buffer)
+
+    def read_many(self, reads: Sequence[tuple[int, memoryview]]) -> ReadBatch:
+        if self._engine is None or self._loop is None:
+            raise RuntimeError("the device is not attached to a loop")
+        if self._in_flight + len(reads) > IN_FLIGHT_MAX:
+            raise Busy(f"{self._in_flight} device operations are in flight")
+        block = self.block_bytes
+        for offset_bytes, view in reads:
+            if offset_bytes < 0 or offset_bytes % block or len(view) % block or not view or view.itemsize != 1:
+                raise ValueError(f"read of {view.nbytes} bytes at {offset_bytes}: not in whole blocks of {block}")
+        batch = ReadBatch(reads, block, self._loop)
+        if reads:
+            self._in_flight += len(reads)
+            self.counters.pending[batch] = batch.started_at
+            self._engine.submit_reads(batch)
+        else:
+            batch.note_ended(0)
+        return batch
 
     def write(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
-        return self._submit(OpKind.WRITE, offset_bytes, buffer)
+        return self._submit(WRITE, offset_bytes, buffer)
 
     def flush(self) -> asyncio.Future[None]:
-        return self._submit(OpKind.FLUSH, 0, _NOTHING)
+        return self._submit(FLUSH, 0, _NOTHING)
 
     async def stop(self) -> None:
         """Wait for what is in flight, then detach. New operations are refused from the call on. Idempotent."""
@@ -125,9 +145,9 @@ class FileDevice:
         if buffer.itemsize != 1 or buffer.ndim != 1:
             buffer = buffer.cast("B")
         length = buffer.nbytes
-        if offset_bytes < 0 or offset_bytes % block or length % block or (not length and kind is not OpKind.FLUSH):
+        if offset_bytes < 0 or offset_bytes % block or length % block or (not length and kind is not FLUSH):
             raise ValueError(f"{kind} of {length} bytes at {offset_bytes}: not in whole blocks of {block}")
-        if kind is OpKind.WRITE and offset_bytes + length > self.size_bytes:
+        if kind is WRITE and offset_bytes + length > self.size_bytes:
             # A file would silently grow.
             raise ValueError(f"write of {length} bytes at {offset_bytes}: the device has {self.size_bytes}")
         if self._fd < 0:
@@ -155,13 +175,34 @@ class FileDevice:
     def _finish(self, operation: Operation, outcome: int) -> None:
         """An engine's last word on an operation, on the loop's thread."""
         self.counters.record(operation.kind, operation.length, time.perf_counter() - operation.started_at, outcome)
-        self._in_flight -= 1
-        del self.counters.pending[operation]
-        future = operation.future
+        batch, future = operation.batch, operation.future
+        if batch is not None:
+            if outcome:
+                error = operation.failure(self.path, outcome)
+                assert isinstance(error, ReadFailed)
+                batch.failures[operation.index] = error
+            self._note_ended(batch, 1)
+            return
         assert future is not None
+        del self.counters.pending[operation]
         if outcome:
             future.set_exception(operation.failure(self.path, outcome))
         else:
             future.set_result(None)
+        self._in_flight -= 1
+        if not self._in_flight and self._idle is not None:
+            self._idle.set_result(None)
+
+    def _finish_reads(self, batch: ReadBatch) -> None:
+        """Some reads of a batch have ended well, on the loop's thread."""
+        count, batch.fresh = batch.fresh, 0
+        total_bytes, batch.fresh_bytes = batch.fresh_bytes, 0
+        self.counters.record_reads(count, total_bytes, time.perf_counter() - batch.started_at)
+        self._note_ended(batch, count)
+
+    def _note_ended(self, batch: ReadBatch, count: int) -> None:
+        if batch.note_ended(count):
+            del self.counters.pending[batch]
+        self._in_flight -= count
         if not self._in_flight and self._idle is not None:
             self._idle.set_result(None)

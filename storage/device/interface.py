@@ -8,9 +8,13 @@ operating system is asked.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from storage.device.counters import IoCounters
+
+if TYPE_CHECKING:
+    from storage.device.read_batch import ReadBatch
 
 
 class BlockDevice(Protocol):
@@ -45,6 +49,10 @@ class BlockDevice(Protocol):
         so the buffer is never given up while the kernel uses it. Who waits in another way (``asyncio.wait`` with
         a timeout, ``shield``, ``gather``) calls ``Buffer.hold_for(future)`` first.
         """
+
+    def read_many(self, reads: Sequence[tuple[int, memoryview]]) -> ReadBatch:
+        """Fill many whole buffers, bytes each, at their offsets. As ``read``, but one future, for when all have ended,
+        and a failure is found in the batch. Raises Busy."""
 
     def write(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         """Write the whole buffer; the future raises WriteFailed. Otherwise as ``read``."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, Literal, Protocol, TypeAlias
 
 from storage.device.operations import Operation
+from storage.device.read_batch import ReadBatch
 
 EngineChoice: TypeAlias = Literal["auto", "uring", "threads"]
 ENGINE_CHOICES: Final = ("auto", "uring", "threads")
@@ -17,6 +18,8 @@ least 4 KiB, so 512 MiB of buffers can't fill it; reaching it is Busy."""
 
 Finish: TypeAlias = Callable[[Operation, int], None]
 """Called on the loop's thread, once for each operation, with 0, SHORT, or an errno."""
+FinishReads: TypeAlias = Callable[[ReadBatch], None]
+"""Called on the loop's thread for a batch with reads that ended well (``ReadBatch.fresh``)."""
 
 
 class IoEngine(Protocol):
@@ -29,6 +32,9 @@ class IoEngine(Protocol):
 
     def submit(self, operation: Operation) -> None:
         """Take an operation; never blocks and never calls back before it returns."""
+
+    def submit_reads(self, batch: ReadBatch) -> None:
+        """Take all reads of a batch; as ``submit``."""
 
     def stop(self) -> None:
         """Detach; nothing is in flight any more."""

@@ -14,10 +14,13 @@ import asyncio
 import errno
 import os
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from storage.device.counters import SHORT, OpKind
+from storage.device.counters import FLUSH, READ, SHORT, WRITE, OpKind
 from storage.errors import DeviceFailed, FlushFailed, ReadFailed, WriteFailed
+
+if TYPE_CHECKING:
+    from storage.device.read_batch import ReadBatch
 
 RETRIES_MAX: Final = 100
 """EAGAIN comes from a kernel short of requests for a moment; a device that says it 100 times in a row has failed."""
@@ -42,12 +45,17 @@ class IoFuture(asyncio.Future[None]):
 
 
 class Operation:
-    """State of one operation. ``view`` is the caller's whole buffer; a flush has an empty one."""
+    """State of one operation. ``view`` is the caller's whole buffer; a flush has an empty one.
+
+    It ends in its ``future``, or as the read ``index`` of a ``batch``; a blocking call has neither.
+    """
 
     __slots__ = (
+        "batch",
         "block_bytes",
         "done_bytes",
         "future",
+        "index",
         "kind",
         "length",
         "offset_bytes",
@@ -65,6 +73,8 @@ class Operation:
         self.length = len(view)
         self.block_bytes = block_bytes
         self.future = future
+        self.batch: ReadBatch | None = None
+        self.index = 0
         self.done_bytes = 0
         self.retries = 0
         self.started_at = time.perf_counter()
@@ -97,9 +107,9 @@ class Operation:
         else:
             what = os.strerror(outcome)
             number = outcome
-        if self.kind is OpKind.FLUSH:
+        if self.kind is FLUSH:
             return FlushFailed(f"{path}: flush: {what}", errno=number)
-        error = ReadFailed if self.kind is OpKind.READ else WriteFailed
+        error = ReadFailed if self.kind is READ else WriteFailed
         where = f"{self.length} bytes at {self.offset_bytes}"
         return error(f"{path}: {self.kind} of {where}: {what}", errno=number, offset_bytes=self.offset_bytes)
 
@@ -119,9 +129,9 @@ def run_blocking(fd: int, operation: Operation) -> int:
 
 
 def _system_call(fd: int, operation: Operation) -> int:
-    if operation.kind is OpKind.READ:
+    if operation.kind is READ:
         return os.preadv(fd, [operation.rest()], operation.position())
-    if operation.kind is OpKind.WRITE:
+    if operation.kind is WRITE:
         return os.pwrite(fd, operation.rest(), operation.position())
     os.fdatasync(fd)
     return 0

@@ -15,6 +15,7 @@ from typing import Final
 
 from storage.device.io_engine import Finish
 from storage.device.operations import Operation, run_blocking
+from storage.device.read_batch import ReadBatch
 
 THREADS: Final = 6
 """Measured: 4-8 threads carry a device's full rate; more only fight for the interpreter."""
@@ -30,7 +31,7 @@ class ThreadsEngine:
         self._finish = finish
         self._thread_count = threads
         self._threads: list[threading.Thread] = []
-        self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[Operation] | None] = SimpleQueue()
         self._done: deque[tuple[Operation, int]] = deque()
         self._wake_pending = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -44,7 +45,13 @@ class ThreadsEngine:
             self._threads.append(thread)
 
     def submit(self, operation: Operation) -> None:
-        self._queue.put(operation)
+        self._queue.put([operation])
+
+    def submit_reads(self, batch: ReadBatch) -> None:
+        """A share for each thread: one hop for several reads."""
+        operations = [batch.operation(index) for index in range(len(batch.reads))]
+        for share in range(min(self._thread_count, len(operations))):
+            self._queue.put(operations[share :: self._thread_count])
 
     def stop(self) -> None:
         for _ in self._threads:
@@ -56,17 +63,18 @@ class ThreadsEngine:
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """A thread's life: until None comes."""
-        while (operation := self._queue.get()) is not None:
-            # If anything but an OSError escapes, that's a bug: the thread dies of it, loudly, but the operation ends.
-            outcome = errno.EFAULT
+        while (operations := self._queue.get()) is not None:
+            # If anything but an OSError escapes, that's a bug: the thread dies of it, loudly, but the operations end.
+            outcomes = [errno.EFAULT] * len(operations)
             try:
-                outcome = run_blocking(self._fd, operation)
+                for number, operation in enumerate(operations):
+                    outcomes[number] = run_blocking(self._fd, operation)
             finally:
-                self._hand_back(loop, operation, outcome)
-            del operation
+                self._hand_back(loop, operations, outcomes)
+            del operations, operation
 
-    def _hand_back(self, loop: asyncio.AbstractEventLoop, operation: Operation, outcome: int) -> None:
-        self._done.append((operation, outcome))
+    def _hand_back(self, loop: asyncio.AbstractEventLoop, operations: list[Operation], outcomes: list[int]) -> None:
+        self._done.extend(zip(operations, outcomes, strict=True))
         # The append comes before the look at the flag, and _collect clears the flag before it looks at the deque:
         # so an operation whose thread saw the flag set is collected by that pending call. Two threads that both see
         # it clear wake the loop twice, which is harmless.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from storage.device.counters import IoCounters, OpKind
 from storage.device.interface import BlockDevice
 from storage.device.operations import IoFuture
+from storage.device.read_batch import ReadBatch, Reads, read_each
 from storage.errors import DeviceFailed, FlushFailed, ReadFailed, WriteFailed
 from storage.torture.closed_device import SECTOR_BYTES
 
@@ -74,6 +75,9 @@ class FaultyDevice:
 
     def read(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         return self._submit(OpKind.READ, offset_bytes, buffer)
+
+    def read_many(self, reads: Reads) -> ReadBatch:
+        return read_each(self, reads)
 
     def write(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         return self._submit(OpKind.WRITE, offset_bytes, buffer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ class Survey:
     superblock: Superblock
     copies: list[FoundCopy]
     journal: FoundJournal
-    valid: dict[int, JournalHeader]
+    valid: Mapping[int, JournalHeader]
     recovered: Recovered
 
     @property
@@ -87,10 +88,10 @@ def survey(closed: ClosedDevice) -> Survey:
     try:
         copies = read_copies(reader, geometry, superblock.uuid)
         ring = read_ring(reader, geometry, superblock.uuid, RecoveryProgress())
+        first = max((_header(copy).journal_block for copy in copies if copy.valid), default=1)
+        journal = find_chain(ring, geometry, first=first, known_flushed=first - 1)
     finally:
         reader.close()
-    first = max((_header(copy).journal_block for copy in copies if copy.valid), default=1)
-    journal = find_chain(ring, geometry, first=first, known_flushed=first - 1)
     return Survey(superblock, copies, journal, ring.valid, recovered)
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from storage.device.counters import SHORT, IoCounters, OpKind
 from storage.device.operations import IoFuture
+from storage.device.read_batch import ReadBatch, Reads, read_each
 from storage.errors import DeviceFailed, FlushFailed, ReadFailed, WriteFailed
 
 SECTOR_BYTES = 512
@@ -235,6 +236,9 @@ class SimulatedDevice:
     def read(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         self._check(offset_bytes, len(buffer))
         return self._submit(OpKind.READ, offset_bytes, buffer, None)
+
+    def read_many(self, reads: Reads) -> ReadBatch:
+        return read_each(self, reads)
 
     def write(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         self._check(offset_bytes, len(buffer))

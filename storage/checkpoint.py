@@ -9,14 +9,19 @@ Order on the device (D4), each step after the one before it:
 
 Pages are copied while writers go on, so a page may hold rows later than ``seq``; step 4 makes their journal rows and
 payloads durable before the header can name the page.
+
+Nothing here grows with the number of entries in one step of the loop: pages, streams, freed slots and namespaces are
+gone through some at a time. Nor does a checkpoint crowd out requests at the device: it has few and short writes under
+way, with a pause between them, as long as the journal has room enough to wait for its end (L2).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +32,6 @@ from storage.device.interface import BlockDevice
 from storage.format.catalogue import (
     CatalogueRecord,
     CounterRecord,
-    NamespaceRecord,
     NamespaceWipedRecord,
     SlabRecord,
     SlotFailuresRecord,
@@ -42,23 +46,39 @@ from storage.format.checkpoint_copy import (
     encode_copy_header,
     encode_stream,
     stream_checksum,
+    stream_room,
 )
 from storage.format.geometry import NO_CLASS
-from storage.format.layout import round_up
-from storage.format.page import PageHeader, seal_page
+from storage.format.page import PAGE_DTYPE, PageHeaders, seal_pages
 from storage.index import Index
 from storage.journal import Journal, Unit
-from storage.limits import TRANSFER_MAX_BYTES
 from storage.namespaces import namespace_record
+from storage.turns import Turns
 
 log = logging.getLogger("rawblockd.storage")
 
-LOOKED_AT_ONCE = 1024
+LOOKED_AT_ONCE = 512
 RENEWED_AT_ONCE = 64
-"""Slots and namespaces looked at between two turns of the loop: some 2 ms."""
+"""Slots and namespaces looked at between two turns of the loop: some 1 ms."""
+SEARCHED_AT_ONCE = 1 << 20
+"""Rows among which freed ones are searched between two turns of the loop: some 0.1 ms."""
+ENCODED_AT_ONCE = 128
+"""Records of the catalogue made between two turns of the loop: some 0.5 ms."""
 
 VOIDS_AT_ONCE = 32
 """Headers made void in parallel: the queue depth from which 4 KiB writes gain nothing more."""
+VOIDS_GENTLY = 8
+
+WRITE_BYTES = 256 * 1024
+"""Of pages and streams copied, sealed and written between two turns of the loop: some 0.15 ms. A read that meets such
+a write at the device waits for no more than that."""
+WRITES_AT_ONCE = 2
+"""Writes of pages under way: with them a device of 1.6 GB/s is busy all the time, and its queue is short."""
+PAUSE_SECONDS = 0.002
+"""After each ``WRITE_BYTES``: a checkpoint takes a tenth of the loop's time instead of half of it, and goes on at
+100 MB/s, which is a million entries in 0.8 s."""
+HURRY_RATIO = 0.5
+"""The journal's fill from which a checkpoint makes no pauses."""
 
 
 @dataclass(slots=True)
@@ -111,6 +131,8 @@ class Checkpointer:
     last_duration_seconds: float = 0.0
     step: Callable[[str], None] = lambda _: None
     """Told which step comes next: a place for tests to stop the process."""
+    is_hurried: bool = False
+    """Set where nobody is served any more: no pauses then."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _renewed_in: npt.NDArray[np.uint64] | None = None
     """Journal block in which a row was journaled once more, per row; made when the first one is."""
@@ -137,7 +159,7 @@ class Checkpointer:
         """The copy to overwrite: one that holds no checkpoint, else the oldest; never the newest (D4)."""
         return min(self.copies, key=_number)
 
-    def _pages_to_write(self, copy: CopyState) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _pages_to_write(self, copy: CopyState) -> npt.NDArray[np.int64]:
         return np.flatnonzero(self.index.table.page_seq > copy.directory["seq"])
 
     async def run(self) -> CheckpointResult:
@@ -184,16 +206,17 @@ class Checkpointer:
     async def _renew_namespaces(self, tail_seq: int, tail: int) -> None:
         """The journal names every namespace, and every wiped one of which there still are slots: where all copies are
         lost, their record headers alone would not tell which of two ids has a name, and which is dead (R1)."""
-        namespaces = self.index.namespaces.by_id.values()
-        records: list[NamespaceRecord | NamespaceWipedRecord] = [*map(namespace_record, namespaces)]
-        records += self._dying_records()
-        named = {(record.namespace_id, record.seq) for record in records}
-        self._named_in = {key: block for key, block in self._named_in.items() if key in named and block >= tail}
-        due = [r for r in records if r.seq <= tail_seq and (r.namespace_id, r.seq) not in self._named_in]
+        named = {(n.namespace_id, n.seq): n for n in self.index.namespaces.by_id.values()}
+        dying = {(record.namespace_id, record.seq): record for record in self._dying_records()}
+        self._named_in = {
+            key: block for key, block in self._named_in.items() if block >= tail and (key in named or key in dying)
+        }
+        due = [key for key in (*named, *dying) if key[1] <= tail_seq and key not in self._named_in]
         for begin in range(0, len(due), RENEWED_AT_ONCE):
             part = due[begin : begin + RENEWED_AT_ONCE]
-            units = [Unit(records=[record], privileged=True, makes_room=True) for record in part]
-            for record, done in [(r, self.journal.join(unit)) for r, unit in zip(part, units, strict=True)]:
+            records = [dying[key] if key in dying else namespace_record(named[key]) for key in part]
+            units = [Unit(records=[record], privileged=True, makes_room=True) for record in records]
+            for record, done in [(r, self.journal.join(unit)) for r, unit in zip(records, units, strict=True)]:
                 self._named_in[record.namespace_id, record.seq] = await done
 
     # -- headers of freed slots -----------------------------------------------------------------------------------
@@ -204,30 +227,36 @@ class Checkpointer:
         A slot in limbo (a reader holds it) or in flight (a put has it and may yet leave it as it is) keeps its header;
         its freeing row is journaled once more instead, unless it stands in block ``tail`` or behind it already.
         """
-        due = self._due(tail_seq)
-        if not due:
+        if not len(self.index.slots.freed_unvoided):
             return
         size = self.index.geometry.block_bytes
         zeros = await self.arena.acquire(size, self.wait_timeout_seconds)
         try:
             zeros.view[:size] = bytes(size)
-            for begin in range(0, len(due), LOOKED_AT_ONCE):
-                part = due[begin : begin + LOOKED_AT_ONCE]
+            for part in self._due(tail_seq):
                 await self._renew_used(part, tail_seq, tail)
                 idle = self._idle(part, tail_seq)
-                for first in range(0, len(idle), VOIDS_AT_ONCE):
-                    batch = idle[first : first + VOIDS_AT_ONCE]
+                depth = VOIDS_GENTLY if self._has_time else VOIDS_AT_ONCE
+                for first in range(0, len(idle), depth):
+                    batch = idle[first : first + depth]
                     await self._renew_used(batch, tail_seq, tail)  # what was taken meanwhile
                     await self._void(self._idle(batch, tail_seq), zeros)
                 await asyncio.sleep(0)
         finally:
             zeros.release()
 
-    def _due(self, tail_seq: int) -> list[int]:
-        unvoided = self.index.slots.freed_unvoided
-        row_ids = np.fromiter(unvoided, dtype=np.int64, count=len(unvoided))
-        due: list[int] = row_ids[self.index.table.lines["seq"][row_ids] <= tail_seq].tolist()
-        return due
+    def _due(self, tail_seq: int) -> Iterator[list[int]]:
+        """Freed slots whose freeing rows are about to leave the journal, some at a time, perhaps none.
+
+        What is freed while others are being made void has a later seq than ``tail_seq``.
+        """
+        seqs = self.index.table.lines["seq"]
+        for begin in range(0, len(seqs), SEARCHED_AT_ONCE):
+            row_ids = self.index.slots.freed_unvoided.between(begin, begin + SEARCHED_AT_ONCE)
+            yield []
+            for first in range(0, len(row_ids), LOOKED_AT_ONCE):
+                part = row_ids[first : first + LOOKED_AT_ONCE]
+                yield part[seqs[part] <= tail_seq].tolist()
 
     def _still_due(self, row_ids: list[int], tail_seq: int) -> list[int]:
         """Meanwhile a slot may have got a record of its own, or even have been freed once more."""
@@ -273,23 +302,31 @@ class Checkpointer:
 
     # -- pages ----------------------------------------------------------------------------------------------------
 
+    @property
+    def _has_time(self) -> bool:
+        return not self.is_hurried and self.journal.used_ratio < HURRY_RATIO
+
     async def _write_pages(self, target: CopyState) -> int:
-        """Write the pages that differ, in runs of neighbours, two transfers at a time; returns how many."""
+        """Write the pages that differ, neighbours together; returns how many."""
         geometry = self.index.geometry
         pages = self._pages_to_write(target)
-        per_transfer = TRANSFER_MAX_BYTES // geometry.block_bytes
         waiting: list[asyncio.Future[None]] = []
+        since_pause = 0
         complete = False
         try:
-            for run in _runs(pages, per_transfer):
-                size = len(run) * geometry.block_bytes
+            for first, count in _runs(pages, max(1, WRITE_BYTES // geometry.block_bytes)):
+                size = count * geometry.block_bytes
+                if since_pause + size > WRITE_BYTES and self._has_time:
+                    since_pause = 0
+                    await asyncio.sleep(PAUSE_SECONDS)
+                since_pause += size
                 buffer = await self.arena.acquire(size, self.wait_timeout_seconds)
-                self._copy_pages(buffer.view, target, run)
-                write = self.device.write(geometry.page_offset(target.copy, run[0]), buffer.view[:size])
+                self._copy_pages(buffer.view[:size], target, first, count)
+                write = self.device.write(geometry.page_offset(target.copy, first), buffer.view[:size])
                 buffer.hold_for(write)
                 buffer.release()
                 waiting.append(write)
-                if len(waiting) > 1:
+                if len(waiting) >= WRITES_AT_ONCE:
                     await waiting.pop(0)
             while waiting:
                 await waiting.pop(0)
@@ -300,46 +337,35 @@ class Checkpointer:
                 target.directory["seq"][pages] = 0  # what they hold now isn't known: written again next time
         return len(pages)
 
-    def _copy_pages(self, out: memoryview, target: CopyState, run: list[int]) -> None:
-        """Copy pages as they are now; their seq is that of the last row published."""
+    def _copy_pages(self, out: memoryview, target: CopyState, first: int, count: int) -> None:
+        """Copy neighbouring pages as they are now; their seq is that of the last row published."""
         geometry, table = self.index.geometry, self.index.table
         size = geometry.block_bytes
-        seq = self.journal.published_seq
-        out[: len(run) * size] = table.view[run[0] * size : (run[-1] + 1) * size]
-        for position, page in enumerate(run):
-            slab, page_in_slab = divmod(page, geometry.pages_per_slab)
-            header = PageHeader(
-                copy=target.copy,
-                slot_class=int(table.slab_class[slab]),
-                page=page,
-                slab=slab,
-                generation=int(table.slab_generation[slab]),
-                first_slot=page_in_slab * geometry.rows_per_page,
-                seq=seq,
-            )
-            checksum = seal_page(out[position * size : (position + 1) * size], self.uuid, header)
-            target.directory[page] = (seq, checksum, 0)
+        out[:] = table.view[first * size : (first + count) * size]
+        headers: PageHeaders = np.zeros(count, dtype=PAGE_DTYPE)
+        pages = np.arange(first, first + count)
+        slabs, pages_in_slab = np.divmod(pages, geometry.pages_per_slab)
+        headers["copy"], headers["seq"] = target.copy, self.journal.published_seq
+        headers["page"], headers["slab"] = pages, slabs
+        headers["slot_class"], headers["generation"] = table.slab_class[slabs], table.slab_generation[slabs]
+        headers["first_slot"] = pages_in_slab * geometry.rows_per_page
+        entries = target.directory[first : first + count]
+        entries["checksum"], entries["reserved"] = seal_pages(out, self.uuid, headers), 0
+        entries["seq"] = self.journal.published_seq
 
     # -- catalogue, directory, header -----------------------------------------------------------------------------
 
     async def _write_streams(self, target: CopyState, seq: int, block: int, tail: int) -> tuple[CopyHeader, int]:
         geometry = self.index.geometry
         number = self.number + 1
-        content = b"".join(encode_record(record) for record in self.catalogue())
-        catalogue = encode_stream(
-            CATALOGUE_MAGIC, content, uuid=self.uuid, copy=target.copy, number=number, block_bytes=geometry.block_bytes
+        content = await self._encoded_catalogue()
+        assert -(-len(content) // stream_room(geometry.block_bytes)) <= geometry.catalogue_blocks
+        directory_checksum, directory_bytes = await self._write_stream(
+            DIRECTORY_MAGIC, target.directory.data.cast("B"), geometry.directory_offset(target.copy), target, number
         )
-        assert len(catalogue) <= geometry.catalogue_blocks * geometry.block_bytes
-        directory = encode_stream(
-            DIRECTORY_MAGIC,
-            target.directory.tobytes(),
-            uuid=self.uuid,
-            copy=target.copy,
-            number=number,
-            block_bytes=geometry.block_bytes,
+        catalogue_checksum, catalogue_bytes = await self._write_stream(
+            CATALOGUE_MAGIC, memoryview(content), geometry.catalogue_offset(target.copy), target, number
         )
-        await self._write_bytes(geometry.directory_offset(target.copy), directory)
-        await self._write_bytes(geometry.catalogue_offset(target.copy), catalogue)
         header = CopyHeader(
             copy=target.copy,
             number=number,
@@ -347,29 +373,61 @@ class Checkpointer:
             journal_block=block,
             start_count=self.journal.start_count,
             pages=geometry.pages,
-            directory_checksum=stream_checksum(directory),
-            catalogue_checksum=stream_checksum(catalogue),
+            directory_checksum=directory_checksum,
+            catalogue_checksum=catalogue_checksum,
             catalogue_bytes=len(content),
             written_ms=int(self.clock() * 1000),
             entries=self.index.keys.entries,
             tail=tail,
         )
-        return header, len(catalogue) + len(directory)
+        return header, catalogue_bytes + directory_bytes
 
-    def catalogue(self) -> list[CatalogueRecord]:
-        """The catalogue as records, each with the seq it came into force."""
+    async def _write_stream(
+        self, magic: bytes, content: memoryview, offset_bytes: int, target: CopyState, number: int
+    ) -> tuple[int, int]:
+        """Write a stream, some blocks at a time; its checksum, and how many bytes it takes."""
+        size = self.index.geometry.block_bytes
+        at_once = max(1, WRITE_BYTES // size)
+        step = at_once * stream_room(size)
+        checksum = written = 0
+        for begin in range(0, len(content), step):
+            blocks = encode_stream(
+                magic,
+                content[begin : begin + step],
+                uuid=self.uuid,
+                copy=target.copy,
+                number=number,
+                block_bytes=size,
+                first_index=begin // step * at_once,
+            )
+            checksum = stream_checksum(blocks, checksum)
+            await self._write_bytes(offset_bytes + written, blocks)
+            written += len(blocks)
+            if self._has_time and begin + step < len(content):
+                await asyncio.sleep(PAUSE_SECONDS)
+        return checksum, written
+
+    async def _encoded_catalogue(self) -> bytes:
+        """The catalogue's records. Those made later may come from a later moment, which the journal repeats, as with
+        the pages."""
+        turns = Turns(ENCODED_AT_ONCE)
+        encoded: list[bytes] = []
+        for record in self.catalogue():
+            encoded.append(encode_record(record))
+            await turns.after()
+        return b"".join(encoded)
+
+    def catalogue(self) -> Iterator[CatalogueRecord]:
+        """The catalogue as records, each with the seq it came into force. Things may change between two of them."""
         table, namespaces = self.index.table, self.index.namespaces
-        records: list[CatalogueRecord] = [CounterRecord(0, self.journal.start_count, namespaces.next_id)]
+        yield CounterRecord(0, self.journal.start_count, namespaces.next_id)
         for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
             slot_class, generation = int(table.slab_class[slab]), int(table.slab_generation[slab])
-            records.append(SlabRecord(int(table.slab_seq[slab]), slab, slot_class, generation))
-        records += [namespace_record(n) for n in namespaces.by_id.values()]
-        records += self._dying_records()
-        records += [
-            SlotFailuresRecord(0, slab, slot, failures)
-            for (slab, slot), failures in self.index.evidence.failures.items()
-        ]
-        return records
+            yield SlabRecord(int(table.slab_seq[slab]), slab, slot_class, generation)
+        yield from (namespace_record(n) for n in list(namespaces.by_id.values()))
+        yield from self._dying_records()
+        for (slab, slot), failures in list(self.index.evidence.failures.items()):
+            yield SlotFailuresRecord(0, slab, slot, failures)
 
     def _dying_records(self) -> list[NamespaceWipedRecord]:
         """The wipes of namespaces that still have rows."""
@@ -383,14 +441,11 @@ class Checkpointer:
         )
 
     async def _write_bytes(self, offset_bytes: int, content: bytes) -> None:
-        view = memoryview(content)
-        size = min(TRANSFER_MAX_BYTES, round_up(len(view), self.index.geometry.block_bytes))
-        buffer = await self.arena.acquire(size, self.wait_timeout_seconds)
+        """Write up to ``WRITE_BYTES``, or one block, whichever is more."""
+        buffer = await self.arena.acquire(len(content), self.wait_timeout_seconds)
         try:
-            for begin in range(0, len(view), size):
-                part = view[begin : begin + size]
-                buffer.view[: len(part)] = part
-                await self.device.write(offset_bytes + begin, buffer.view[: len(part)])
+            buffer.view[: len(content)] = content
+            await self.device.write(offset_bytes, buffer.view[: len(content)])
         finally:
             buffer.release()
 
@@ -404,12 +459,10 @@ def _number(copy: CopyState) -> int:
     return copy.header.number if copy.header is not None else 0
 
 
-def _runs(pages: np.ndarray[tuple[int], np.dtype[np.int64]], longest: int) -> list[list[int]]:
-    """Neighbouring pages together, at most ``longest`` in a run."""
-    runs: list[list[int]] = []
-    for page in pages.tolist():
-        if runs and runs[-1][-1] + 1 == page and len(runs[-1]) < longest:
-            runs[-1].append(page)
-        else:
-            runs.append([page])
-    return runs
+def _runs(pages: npt.NDArray[np.int64], longest: int) -> Iterator[tuple[int, int]]:
+    """Neighbouring pages together, at most ``longest``: the first one, and how many."""
+    starts = np.flatnonzero(np.diff(pages, prepend=-2, append=-2) != 1).tolist()
+    for start, end in pairwise(starts):
+        first = int(pages[start])
+        for begin in range(0, end - start, longest):
+            yield first + begin, min(longest, end - start - begin)

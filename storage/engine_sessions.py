@@ -19,8 +19,10 @@ from storage.namespaces import check_name
 from storage.read_path import EntryReader
 from storage.snapshots import SnapshotView
 
-EXPORT_STEP = 4096
-"""Entries of an export whose rows are decoded at a time: 1 MB."""
+EXPORT_STEP = 512
+"""Entries of an export whose rows are decoded at a time: 1 ms."""
+DIGESTS_STEP = 65_536
+"""Digests given at a time: copying them keeps the interpreter for 0.2 ms."""
 
 
 class EngineSessions(EngineLife):
@@ -76,16 +78,18 @@ class EngineSessions(EngineLife):
         self._check_readable()
         self._parts.snapshots.end(snapshot_id)
 
-    async def snapshot_digests(self, snapshot_id: str) -> bytes:
-        """Key digests of all entries of a snapshot, 16 bytes each, ascending. Raises SnapshotNotFound."""
+    async def snapshot_digests(self, snapshot_id: str) -> AsyncGenerator[bytes, None]:
+        """Key digests of all entries of a snapshot, 16 bytes each, ascending, a megabyte at a time. Raises
+        SnapshotNotFound."""
         self._check_readable()
         digests = await asyncio.to_thread(self._parts.snapshots.find(snapshot_id).digests)
-        return digests.tobytes()
+        for begin in range(0, len(digests), DIGESTS_STEP):
+            yield digests[begin : begin + DIGESTS_STEP].tobytes()
 
-    def export_entries(self, snapshot_id: str, *, start: int = 0, since: int = 0) -> int:
+    async def export_entries(self, snapshot_id: str, *, start: int = 0, since: int = 0) -> int:
         """How many entries ``export`` would give. Raises SnapshotNotFound."""
         self._check_readable()
-        return int((self._parts.snapshots.find(snapshot_id).changed_since(since) >= start).sum())
+        return len(await asyncio.to_thread(self._parts.snapshots.find(snapshot_id).changed_since, since, start))
 
     async def export(
         self, snapshot_id: str, *, start: int = 0, since: int = 0
@@ -97,8 +101,7 @@ class EngineSessions(EngineLife):
         """
         self._check_readable()
         snapshot = self._parts.snapshots.find(snapshot_id)
-        positions = snapshot.changed_since(since)
-        positions = positions[positions >= start]
+        positions = await asyncio.to_thread(snapshot.changed_since, since, start)
         for begin in range(0, len(positions), EXPORT_STEP):
             part = positions[begin : begin + EXPORT_STEP]
             held = list(snapshot.held(part))

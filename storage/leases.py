@@ -7,7 +7,9 @@ they end with their time, with a release, or with the process. A holder that van
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,6 +18,9 @@ from storage.errors import LeaseNotFound, LeasesFull, ParameterInvalid, SpaceHel
 from storage.format.row import Row
 from storage.index import Index
 from storage.limits import HOLDER_MAX_CHARS, LEASE_MAX_SECONDS, LEASED_ENTRIES_MAX, LEASED_SHARE_MAX, LEASES_MAX
+
+LET_GO_AT_ONCE = 1024
+"""Slots let go of between two turns of the loop: some 1 ms."""
 
 Held = tuple[int, Row]
 """Row id and the row as it was when it was leased."""
@@ -65,6 +70,9 @@ class Leases:
         self._slabs: dict[int, int] = {}
         """Leased slots per slab: such a slab can't change its class."""
         self.held_bytes = 0
+        self._ending: deque[Lease] = deque()
+        """Leases that ended and still hold something: one may hold a quarter of a million entries."""
+        self._going_on: asyncio.Handle | None = None
         geometry = index.geometry
         self._bytes_max = int(LEASED_SHARE_MAX * geometry.slabs * geometry.slot_area_bytes)
 
@@ -147,18 +155,36 @@ class Leases:
             self._end(lease)
 
     def _end(self, lease: Lease) -> None:
-        for row_id, _ in lease.rows.values():
-            count = self._counts[row_id] - 1
-            if count:
-                self._counts[row_id] = count
-            else:
-                del self._counts[row_id]
-                self.held_bytes -= self._index.table.slot_bytes(row_id)
-                slab, _ = self._index.table.place_of(row_id)
-                self._slabs[slab] -= 1
-                if not self._slabs[slab]:
-                    del self._slabs[slab]
-            self._let_go(row_id)
+        self._ending.append(lease)
+        if self._going_on is None:
+            self._let_go_some()
+
+    def _let_go_some(self) -> None:
+        """Let go of what leases that ended hold; if that is much, the rest in the loop's next turns."""
+        self._going_on = None
+        left = LET_GO_AT_ONCE
+        while self._ending and left:
+            rows = self._ending[0].rows
+            while rows and left:
+                left -= 1
+                self._let_go_one(rows.popitem()[1][0])
+            if not rows:
+                self._ending.popleft()
+        if self._ending:
+            self._going_on = asyncio.get_running_loop().call_soon(self._let_go_some)
+
+    def _let_go_one(self, row_id: int) -> None:
+        count = self._counts[row_id] - 1
+        if count:
+            self._counts[row_id] = count
+        else:
+            del self._counts[row_id]
+            self.held_bytes -= self._index.table.slot_bytes(row_id)
+            slab, _ = self._index.table.place_of(row_id)
+            self._slabs[slab] -= 1
+            if not self._slabs[slab]:
+                del self._slabs[slab]
+        self._let_go(row_id)
 
     # -- looking --------------------------------------------------------------------------------------------------
 

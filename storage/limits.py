@@ -20,7 +20,7 @@ IMPORT_KEYS_MAX = 8_000_000
 """Keys of all parts of one import together, about 80 B each besides their own bytes: 640 MB."""
 IMPORT_KEY_BYTES_MAX = 512 << 20
 SNAPSHOTS_MAX = 8
-"""Each copies the rows of its namespace: 65 B an entry, so at most eight times the index."""
+"""Each copies the rows of its namespace: 73 B an entry, so at most eight times the index."""
 LEASES_MAX = 4096
 LEASED_ENTRIES_MAX = 262_144
 """Entries held by leases, about 300 B each: 80 MB."""

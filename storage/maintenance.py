@@ -123,7 +123,7 @@ class Maintenance:
         await expire(self.index, self.commit, self.clock)
 
     async def _relax(self) -> None:
-        self.space.relax()
+        await self.space.relax()
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.commit import Commit
 from storage.errors import (
@@ -22,13 +23,14 @@ from storage.errors import (
     SchemaConflict,
 )
 from storage.format.catalogue import encode_record
-from storage.format.geometry import NO_CLASS
-from storage.format.row import FreeReason, SlotState
+from storage.format.row import FreeReason, Rows, SlotState
 from storage.index import Index
 from storage.journal import Unit
 from storage.limits import NAMESPACES_WIPED_MAX, SCHEMAS_MAX_BYTES
 from storage.namespace_settings import DEFAULT_SETTINGS, NamespaceSettings, check_settings
 from storage.namespaces import Namespace, NamespaceView, check_name, namespace_record
+from storage.table_walk import PAGES_AT_ONCE, page_runs, row_ids_where
+from storage.turns import Turns
 from storage.waiting import wait_all
 
 FREED_AT_ONCE = 128
@@ -60,6 +62,8 @@ class NamespaceChanges:
         self._ids_under_way = 0
         """Ids drawn whose record is not durable yet."""
         self._freeing: asyncio.Task[None] | None = None
+        self._dead_from: dict[int, int] = {}
+        """Page at which the last search for rows to free ended, by slot class."""
 
     # -- making ---------------------------------------------------------------------------------------------------
 
@@ -164,11 +168,19 @@ class NamespaceChanges:
             unit = self._commit.name_namespace(namespace.namespace_id, name, settings)
             await wait_all([unit])
             self._commit.quotas.forget(namespace.namespace_id)
-        while units := self._commit.trim(namespace):
-            await wait_all(units)
+        await self._trim(namespace)
         if namespace.queued_entries or namespace.queued_bytes:
             await self._commit.journal.join(Unit(privileged=True))  # what others queued is durable then, too
         return namespace.view(), created
+
+    async def _trim(self, namespace: Namespace) -> None:
+        """Let entries above a quota that was lowered go, some at a time."""
+        passed: int | None = 0
+        while passed is not None and any(namespace.over()):
+            await self._commit.quotas.prepare(namespace)
+            units, passed = self._commit.trim(namespace, passed)
+            await wait_all(units)
+            await asyncio.sleep(0)
 
     def _check_catalogue_room(self, name: str, settings: NamespaceSettings) -> None:
         """Schemas take more of the catalogue than the share of one namespace: all together must stay within theirs.
@@ -229,31 +241,41 @@ class NamespaceChanges:
 
     async def _free_dying(self) -> None:
         table, namespaces = self._index.table, self._index.namespaces
+        turns = Turns(PAGES_AT_ONCE)
         while namespaces.dying and not self._commit.journal.unavailable:
-            for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
-                await self._free(self._rows_in(slab))
-                await asyncio.sleep(0)
+            for pages in page_runs(table):
+                await self._free(row_ids_where(table, pages, self._are_dead).tolist())
+                await turns.after(pages[1] - pages[0])
                 if not namespaces.dying:
                     return
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
-    def rows_to_free(self, slot_class: int, wanted: int) -> list[int]:
-        """Up to ``wanted`` rows of a slot class whose namespace was wiped."""
-        table, namespaces = self._index.table, self._index.namespaces
+    async def rows_to_free(self, slot_class: int, wanted: int) -> list[int]:
+        """Up to ``wanted`` rows of a slot class whose namespace was wiped. The search goes on where the last one ended,
+        and begins anew when nothing is left behind that."""
+        if not self._index.namespaces.dying_slots(slot_class):
+            return []
+        cursor = self._dead_from.pop(slot_class, 0)
+        found = await self._search_dead(slot_class, wanted, cursor)
+        return found if found or not cursor else await self._search_dead(slot_class, wanted, 0)
+
+    async def _search_dead(self, slot_class: int, wanted: int, first_page: int) -> list[int]:
         found: list[int] = []
-        if not namespaces.dying_slots(slot_class):
-            return found
-        for slab in np.flatnonzero(table.slab_class == slot_class).tolist():
-            found += self._rows_in(slab)[: wanted - len(found)]
-            if len(found) >= wanted:
-                break
+        turns = Turns(PAGES_AT_ONCE)
+        for pages in page_runs(self._index.table, slot_class):
+            if pages[0] >= first_page:
+                found += row_ids_where(self._index.table, pages, self._are_dead)[: wanted - len(found)].tolist()
+                if len(found) >= wanted:
+                    self._dead_from[slot_class] = pages[0]
+                    break
+                await turns.after(pages[1] - pages[0])
         return found
 
-    def _rows_in(self, slab: int) -> list[int]:
-        row_ids, lines = self._index.table.row_ids_of_slab(slab), self._index.table.lines
-        row_ids = row_ids[np.isin(lines["namespace_id"][row_ids], list(self._index.namespaces.dying))]
-        mine: list[int] = row_ids[lines["state"][row_ids] == SlotState.LIVE].tolist()
-        return mine
+    def _are_dead(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Live rows of namespaces that were wiped."""
+        dead = np.isin(rows["namespace_id"], list(self._index.namespaces.dying))
+        dead &= rows["state"] == SlotState.LIVE
+        return dead
 
     async def _free(self, row_ids: list[int]) -> None:
         for begin in range(0, len(row_ids), FREED_AT_ONCE):
@@ -261,13 +283,16 @@ class NamespaceChanges:
             for row_id in row_ids[begin : begin + FREED_AT_ONCE]:
                 if self._commit.journal.unavailable:
                     return
+                row = self._index.table.row(row_id)
+                if row.namespace_id not in self._index.namespaces.dying:
+                    continue  # freed by others since it was found, and perhaps somebody else's by now
                 try:
-                    unit = self._commit.free(row_id, self._index.table.row(row_id).seq, FreeReason.WIPED)
+                    unit = self._commit.free(row_id, row.seq, FreeReason.WIPED)
                 except JournalUnavailable:
                     break  # clients' rows fill its queue
                 if unit is not None:
                     units.append(unit)
-            dones = [unit.done for unit in units if unit.done is not None]
+            dones = [unit.done for unit in units]
             if dones:
                 await asyncio.wait(dones)
 

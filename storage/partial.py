@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from urllib.parse import quote_from_bytes
 
-import numpy as np
-
 from storage.commit import Commit
 from storage.errors import JournalUnavailable
 from storage.format.catalogue import AcknowledgedRecord, CatalogueRecord, PartialRecord, SkippedRecord
@@ -24,6 +22,8 @@ from storage.limits import SKIPPED_LISTED_MAX
 from storage.recovery.recover import Recovered
 from storage.recovery.report import RepairSource, SkippedEntry, SkippedView, SkipReason
 from storage.retry import RETRIABLE, Retrier, RetryResult
+from storage.table_walk import PAGES_AT_ONCE, page_runs, row_ids_where
+from storage.turns import Turns
 from storage.waiting import UNITS_AT_ONCE, wait_all
 
 
@@ -120,15 +120,20 @@ class PartialRecovery:
 
     # -- the ways out ---------------------------------------------------------------------------------------------
 
-    def _quarantined(self) -> list[int]:
-        row_ids = self._index.table.row_ids()
-        quarantined = row_ids[self._index.table.lines["state"][row_ids] == SlotState.QUARANTINED]
-        return [int(row_id) for row_id in np.sort(quarantined)]
+    async def _quarantined(self) -> list[int]:
+        found: list[int] = []
+        turns = Turns(PAGES_AT_ONCE)
+        for pages in page_runs(self._index.table) if any(self._index.quarantined) else ():
+            found += row_ids_where(
+                self._index.table, pages, lambda rows: rows["state"] == SlotState.QUARANTINED
+            ).tolist()
+            await turns.after(pages[1] - pages[0])
+        return found
 
     async def acknowledge(self) -> None:
         """Accept the loss, durably; then free every quarantined slot. Raises JournalUnavailable, FlushFailed."""
         await self._end()
-        row_ids = self._quarantined()
+        row_ids = await self._quarantined()
         for begin in range(0, len(row_ids), UNITS_AT_ONCE):
             await wait_all(
                 [self._commit.release_quarantined(row_id) for row_id in row_ids[begin : begin + UNITS_AT_ONCE]]
@@ -151,7 +156,7 @@ class PartialRecovery:
         Raises JournalUnavailable, FlushFailed, Busy.
         """
         by_place = {(e.slab, e.slot): e for e in self._report.skipped if e.reason is not SkipReason.OUT_OF_RANGE}
-        places = {row_id: self._index.table.place_of(row_id) for row_id in self._quarantined()}
+        places = {row_id: self._index.table.place_of(row_id) for row_id in await self._quarantined()}
         tried = [r for r, p in places.items() if p not in by_place or by_place[p].reason in RETRIABLE]
         result, restored = await retrier.run(tried)
         result.still_skipped += len(places) - len(tried)

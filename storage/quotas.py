@@ -1,18 +1,18 @@
 """Quotas: whether a namespace has room for a put, and which of its own entries make it (A2).
 
 Decided when the put joins, against what is live and everything queued. A namespace with a quota has a queue of its
-entries in the order they joined, 8 bytes each; over the quota its front goes, with a second chance for what was read
-since, so that no search through other namespaces' entries is needed. Entries that are gone are dropped when met, and
-those that are held go to its end.
+entries in the order they joined (``quota_queue``); over the quota its front goes, with a second chance for what was
+read since, so that no search through other namespaces' entries is needed. Entries that are gone are dropped when met,
+and those that are held go to its end. A queue is made before it is needed, by going through the table a few pages at a
+time; entries that join meanwhile are noted.
 """
 
 from __future__ import annotations
 
-from array import array
+import asyncio
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from storage.errors import QuotaExceeded, SpaceHeld
 from storage.format.geometry import LINE_BYTES
@@ -20,6 +20,7 @@ from storage.format.row import ACCESS_OFFSET, READS_MASK, Row, SlotState
 from storage.index import Index
 from storage.namespace_settings import QuotaMode
 from storage.namespaces import Namespace
+from storage.quota_queue import LOW, QuotaQueue, gather_members, members_now
 
 SECOND_CHANCES_MAX = 64
 """Entries spared in one decision because they were read: behind that the front goes, read or not, so that a decision
@@ -27,8 +28,12 @@ stays within some 100 µs."""
 TRIM_ENTRIES = 64
 """Entries that go in one step while a quota that was lowered is being reached."""
 
-HELD_LOOKED_AT_MAX = 16_384
-"""Held entries met in one decision of a put: then it is refused, and the next one looks at others. Some 5 ms."""
+NEAR_SHARE = 16
+"""A queue is made when less than one part in so many of the quota is free: puts that begin then find it when they
+join."""
+
+HELD_LOOKED_AT_MAX = 8192
+"""Held entries met in one decision of a put: then it is refused, and the next one looks at others. Some 2 ms."""
 USELESS_BEFORE_SKIMMING = 16
 SKIMMED_AT_ONCE = 4096
 """After some members in a row that were of no use, the next ones are looked at as arrays: a tenth of the time."""
@@ -36,51 +41,14 @@ SKIMMED_AT_ONCE = 4096
 Victim = tuple[int, Row]
 
 
-class _Queue:
-    """Row id and the low half of the write id in one number, in the order of joining."""
-
-    def __init__(self, members: array[int]) -> None:
-        self._members = members
-        self._head = 0
-
-    def append(self, row_id: int, write_id: int) -> None:
-        self._members.append(row_id << 32 | write_id & 0xFFFFFFFF)
-
-    def pop(self) -> tuple[int, int] | None:
-        if self._head >= len(self._members):
-            return None
-        member = self._members[self._head]
-        self._head += 1
-        if self._head > 1024 and self._head * 2 > len(self._members):
-            del self._members[: self._head]
-            self._head = 0
-        return member >> 32, member & 0xFFFFFFFF
-
-    def put_back(self, members: list[tuple[int, int]]) -> None:
-        """At the front again, in their order."""
-        if members:
-            self._members[: self._head] = array("Q", [row_id << 32 | low for row_id, low in members])
-            self._head = 0
-
-    def first(self, count: int) -> npt.NDArray[np.uint64]:
-        """Copies of the first members."""
-        return np.array(self._members[self._head : self._head + count], dtype=np.uint64)
-
-    def sort_out(self, count: int, kept: npt.NDArray[np.uint64], to_end: npt.NDArray[np.uint64]) -> None:
-        """Of the first ``count`` members some stay in front, some go to the end, and the others are dropped."""
-        self._head += count - len(kept)
-        self._members[self._head : self._head + len(kept)] = array("Q", kept.tobytes())
-        self._members.frombytes(to_end.tobytes())
-
-    def __len__(self) -> int:
-        return len(self._members) - self._head
-
-
 class Quotas:
     def __init__(self, index: Index, joined: Callable[[bytes], Victim | None]) -> None:
         self._index = index
         self._joined = joined
-        self._queues: dict[int, _Queue] = {}
+        self._queues: dict[int, QuotaQueue] = {}
+        self._making: dict[int, QuotaQueue] = {}
+        """Queues that are being made, with what joined since that began."""
+        self._makers: dict[int, asyncio.Task[None]] = {}
         self._joining: dict[int, bytes] = {}
         """Row id to digest of puts that joined and are not published."""
         self.may_go: Callable[[int], bool] = lambda _: True
@@ -93,11 +61,12 @@ class Quotas:
     def note_joined(self, namespace: Namespace, row_id: int, row: Row) -> None:
         """A put joined."""
         self._joining[row_id] = row.digest
-        queue = self._queues.get(namespace.namespace_id)
-        if queue is not None:
-            queue.append(row_id, row.write_id)
-            if _is_mostly_gone(queue, namespace):  # overwrites within the quota: nothing else would ever drop them (L1)
-                self.forget(namespace.namespace_id)
+        for queues in (self._queues, self._making):
+            queue = queues.get(namespace.namespace_id)
+            if queue is not None:
+                queue.append(row_id, row.write_id)
+                if queues is self._queues and _is_mostly_gone(queue, namespace):
+                    self._make_soon(namespace)  # overwrites within the quota: nothing else would ever drop them (L1)
 
     def note_published(self, row_id: int) -> None:
         self._joining.pop(row_id, None)
@@ -106,34 +75,84 @@ class Quotas:
         """Everything queued was undone: victims that had left their queues are live again."""
         self._joining.clear()
         self._queues.clear()
+        self._making.clear()
 
     def forget(self, namespace_id: int) -> None:
         """The namespace was wiped, or has another quota, or the queue misses some of its entries: it is made when it is
         next needed."""
         self._queues.pop(namespace_id, None)
+        self._making.pop(namespace_id, None)
 
-    def _queue(self, namespace: Namespace) -> _Queue:
-        """The namespace's queue; made anew where most of it is gone: replaced and deleted entries that nothing met."""
-        queue = self._queues.get(namespace.namespace_id)
-        if queue is None or _is_mostly_gone(queue, namespace):
-            queue = self._queues[namespace.namespace_id] = _Queue(self._members(namespace.namespace_id))
-            for row_id, digest in self._joining.items():
-                present = self._joined(digest)
-                if present is not None and present[0] == row_id and present[1].namespace_id == namespace.namespace_id:
-                    queue.append(row_id, present[1].write_id)
+    # -- making them ----------------------------------------------------------------------------------------------
+
+    def must_prepare(self, namespace: Namespace, entries: int, slot_bytes: int) -> bool:
+        """Whether a put that begins now, and will add so much, should wait for ``prepare``: it is likely to need the
+        queue when it joins. Sees to it that there is one before that is so."""
+        settings = namespace.settings
+        if settings.quota_mode is QuotaMode.HARD or namespace.namespace_id in self._queues:
+            return False
+        if any(namespace.over(1, slot_bytes)):
+            return True
+        near_entries, near_bytes = (
+            (settings.quota_entries or 0) // NEAR_SHARE,
+            (settings.quota_bytes or 0) // NEAR_SHARE,
+        )
+        if any(namespace.over(1 + near_entries, slot_bytes + near_bytes)):
+            self._make_soon(namespace)
+        return False
+
+    async def prepare(self, namespace: Namespace) -> None:
+        """Return when the namespace has its queue, or lost what was made of it to a failure of the journal."""
+        if namespace.namespace_id not in self._queues:
+            await asyncio.wait([self._make_soon(namespace)])
+
+    def _make_soon(self, namespace: Namespace) -> asyncio.Task[None]:
+        namespace_id = namespace.namespace_id
+        maker = self._makers.get(namespace_id)
+        if maker is None:
+            maker = self._makers[namespace_id] = asyncio.get_running_loop().create_task(self._make(namespace_id))
+            maker.add_done_callback(lambda done: self._made(namespace_id, done))
+        return maker
+
+    def _made(self, namespace_id: int, maker: asyncio.Task[None]) -> None:
+        del self._makers[namespace_id]
+        if not maker.cancelled():
+            maker.result()
+
+    async def _make(self, namespace_id: int) -> None:
+        queue = self._making[namespace_id] = self._with_joining(namespace_id)
+        try:
+            members = await gather_members(self._index.table, namespace_id, queue)
+            if self._making.get(namespace_id) is queue:  # else it was forgotten meanwhile
+                queue.precede(members)
+                self._queues[namespace_id] = queue
+        finally:
+            if self._making.get(namespace_id) is queue:
+                del self._making[namespace_id]
+
+    def _with_joining(self, namespace_id: int) -> QuotaQueue:
+        """A queue of what has joined and is not published yet."""
+        queue = QuotaQueue()
+        for row_id, digest in self._joining.items():
+            present = self._joined(digest)
+            if present is not None and present[0] == row_id and present[1].namespace_id == namespace_id:
+                queue.append(row_id, present[1].write_id)
         return queue
 
-    def _members(self, namespace_id: int) -> array[int]:
-        """The live entries of a namespace in the order of their seqs."""
-        lines = self._index.table.lines
-        mine = self._index.table.row_ids()
-        mine = mine[lines["namespace_id"][mine] == namespace_id]
-        mine = mine[lines["state"][mine] == SlotState.LIVE]
-        order = np.argsort(lines["seq"][mine], kind="stable")
-        packed = mine.astype(np.uint64) << np.uint64(32) | lines["write_id"][mine] & np.uint64(0xFFFFFFFF)
-        members = array("Q")
-        members.frombytes(packed[order].tobytes())
-        return members
+    def _queue(self, namespace: Namespace) -> QuotaQueue:
+        """The namespace's queue. One that nobody saw coming is made at once."""
+        queue = self._queues.get(namespace.namespace_id)
+        if queue is None:
+            queue = self._queues[namespace.namespace_id] = self._with_joining(namespace.namespace_id)
+            queue.precede(members_now(self._index.table, namespace.namespace_id))
+        return queue
+
+    async def close(self) -> None:
+        """End what is being made."""
+        for maker in self._makers.values():
+            maker.cancel()
+        if self._makers:
+            await asyncio.wait(self._makers.values())
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
@@ -167,12 +186,20 @@ class Quotas:
             raise _exceeded(namespace, over_entries, over_bytes)
         return found
 
-    def trim(self, namespace: Namespace) -> list[Victim]:
-        """Some entries that must go because the quota was lowered; none if it is reached, or all others are held."""
+    def trim(self, namespace: Namespace, passed: int) -> tuple[list[Victim], int | None]:
+        """Some entries that must go because the quota was lowered, and how many held ones were passed in a row; None:
+        there is nothing more to do, the quota is reached or all others are held.
+
+        ``passed`` is what the call before returned, 0 in the first one.
+        """
         over_entries, over_bytes = namespace.over()
         if not over_entries and not over_bytes:
-            return []
-        return self._front(namespace, over_entries, over_bytes, 0, TRIM_ENTRIES)[0] or []
+            return [], None
+        found, held = self._front(namespace, over_entries, over_bytes, 0, TRIM_ENTRIES)
+        if found:
+            return found, 0
+        passed += held
+        return [], passed if held and passed < len(self._queue(namespace)) else None
 
     def _front(
         self, namespace: Namespace, over_entries: int, over_bytes: int, spare: int, limit: int | None
@@ -184,14 +211,13 @@ class Quotas:
         queue = self._queue(namespace)
         found: list[Victim] = []
         held = in_a_row = spared = useless = 0
-        held_max = HELD_LOOKED_AT_MAX if limit is None else 2 * len(queue)
         while (over_entries > 0 or over_bytes > 0) and (limit is None or len(found) < limit):
             if useless >= USELESS_BEFORE_SKIMMING:
                 useless = 0
                 skimmed, found_any = self._skim(queue, spare)
                 held, in_a_row = held + skimmed, 0 if found_any else in_a_row + skimmed
             # All that is left is held, or enough of it was looked at.
-            member = queue.pop() if in_a_row < len(queue) and held <= held_max else None
+            member = queue.pop() if in_a_row < len(queue) and held <= HELD_LOOKED_AT_MAX else None
             if member is None:
                 break
             victim = self._present(*member)
@@ -212,39 +238,39 @@ class Quotas:
                 over_entries -= 1
                 over_bytes -= self._index.table.slot_bytes(row_id)
         if (over_entries > 0 or over_bytes > 0) and limit is None:
-            queue.put_back([(row_id, row.write_id & 0xFFFFFFFF) for row_id, row in found])
+            queue.put_back([(row_id, row.write_id & LOW) for row_id, row in found])
             return None, held
         return found, held
 
-    def _skim(self, queue: _Queue, spare: int) -> tuple[int, bool]:
+    def _skim(self, queue: QuotaQueue, spare: int) -> tuple[int, bool]:
         """Drop what is gone from the front of a queue, and move what is held to its end, until something is there that
         may go, or enough is moved; how many were moved, and whether something may go."""
         lines, slots = self._index.table.lines, self._index.slots
         joining = np.fromiter(self._joining, dtype=np.int64, count=len(self._joining))
-        held, left = 0, min(len(queue), HELD_LOOKED_AT_MAX)
-        while held < left and len(members := queue.first(SKIMMED_AT_ONCE)):
+        moved, left = 0, min(len(queue), HELD_LOOKED_AT_MAX)
+        while moved < left and len(members := queue.take(SKIMMED_AT_ONCE)):
             row_ids = (members >> np.uint64(32)).astype(np.int64)
             present = lines["state"][row_ids] == SlotState.LIVE
-            present &= lines["write_id"][row_ids] & np.uint64(0xFFFFFFFF) == members & np.uint64(0xFFFFFFFF)
+            present &= lines["write_id"][row_ids] & np.uint64(LOW) == members & np.uint64(LOW)
             is_held = present & (slots.are_held(row_ids) | (row_ids == spare))
             may_go = (present | np.isin(row_ids, joining)) & ~is_held
-            queue.sort_out(len(members), members[may_go], members[is_held])
-            held += int(is_held.sum())
+            queue.give_back(members[may_go], members[is_held])
+            moved += int(is_held.sum())
             if may_go.any():
-                return held, True
-        return held, False
+                return moved, True
+        return moved, False
 
     def _present(self, row_id: int, low_write_id: int) -> Victim | None:
         """The row a member of a queue stands for, if it still is what its key holds when all queued is durable."""
         row = self._index.table.row(row_id)
-        if row.state == SlotState.LIVE and row.write_id & 0xFFFFFFFF == low_write_id:
+        if row.state == SlotState.LIVE and row.write_id & LOW == low_write_id:
             digest = row.digest
         elif row_id in self._joining:
             digest = self._joining[row_id]
         else:
             return None
         present = self._joined(digest)
-        if present is None or present[0] != row_id or present[1].write_id & 0xFFFFFFFF != low_write_id:
+        if present is None or present[0] != row_id or present[1].write_id & LOW != low_write_id:
             return None
         return present
 
@@ -262,5 +288,5 @@ def _exceeded(namespace: Namespace, over_entries: int, over_bytes: int) -> Quota
     return QuotaExceeded(f"{namespace.name} would be {what} above its quota", namespace=namespace.name)
 
 
-def _is_mostly_gone(queue: _Queue, namespace: Namespace) -> bool:
+def _is_mostly_gone(queue: QuotaQueue, namespace: Namespace) -> bool:
     return len(queue) > max(1024, 4 * namespace.joined_entries)

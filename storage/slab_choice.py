@@ -32,10 +32,12 @@ def slab_to_empty(index: Index, givers: Iterable[int], leased_in: Callable[[int]
     candidates: list[list[int]] = []
     for kind in givers:
         mine = []
+        # Only then are all rows of the class's slabs read, which is what takes long here.
+        may_have_evidence = bool(index.quarantined[kind] or index.retired[kind])
         for slab in np.flatnonzero(table.slab_class == kind).tolist():
             if leased_in(slab):
                 met_leases = True
-            elif not slots.is_draining(slab) and not _has_evidence(index, slab):
+            elif not slots.is_draining(slab) and not (may_have_evidence and _has_evidence(index, slab)):
                 mine.append(slab)
         candidates.append(mine)
     ages = sorted(int(written[slab]) for mine in candidates for slab in mine)

@@ -1,9 +1,10 @@
 """Snapshots: the entries of a namespace as of one seq, readable while writers go on (L3).
 
-Taking one copies the live rows of the namespace, in one step of the loop, and holds their slots: what is overwritten,
-deleted, evicted or wiped afterwards stays in its slot until the snapshot ends. So an export never mixes two moments,
-however long it takes. A snapshot costs 65 bytes of memory an entry, and the space that its slots would have freed;
-both are in the status. It ends with its time, which each read of it starts anew, with a request, or with the process.
+Taking one copies the live rows of the namespace as they are when it is called (``snapshot_cut``), and holds their
+slots: what is overwritten, deleted, evicted or wiped afterwards stays in its slot until the snapshot ends. So an export
+never mixes two moments, however long it takes. A snapshot costs 73 bytes of memory an entry, and the space that its
+slots would have freed; both are in the status. It ends with its time, which each read of it starts anew, with a
+request, or with the process.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import LeasesFull, ParameterInvalid, SnapshotNotFound
-from storage.format.row import Row, Rows, SlotState
+from storage.format.row import Row, Rows
 from storage.index import Index
 from storage.limits import HOLDER_MAX_CHARS, LEASE_MAX_SECONDS, SNAPSHOTS_MAX
 from storage.namespace_settings import NamespaceSettings
 from storage.namespaces import Namespace
-from storage.slot_table import RowIds
+from storage.snapshot_cut import SnapshotCut
 
 Held = tuple[int, Row]
 
@@ -67,9 +68,12 @@ class Snapshot:
     freed_bytes: int = 0
     checksum: str = ""
 
-    def changed_since(self, seq: int) -> npt.NDArray[np.int64]:
-        """Positions of the entries that were put, or given another expiry, after ``seq``."""
-        return np.flatnonzero(self.rows["seq"] > seq)
+    def changed_since(self, seq: int, start: int = 0) -> npt.NDArray[np.int64]:
+        """Positions from ``start`` on of the entries that were put, or given another expiry, after ``seq``. On a
+        thread: of many entries it takes its time."""
+        if not seq:
+            return np.arange(start, len(self.rows))
+        return np.flatnonzero(self.rows["seq"][start:] > seq) + start
 
     def held(self, positions: npt.NDArray[np.int64]) -> Iterator[Held]:
         """Row ids and rows of entries, for reading."""
@@ -81,7 +85,8 @@ class Snapshot:
         digests = np.ascontiguousarray(self.rows["digest"])
         high, low = (half.astype(np.uint64) for half in digests.view(">u8").reshape(-1, 2).T)
         order = np.argsort(high)
-        if (high[order[1:]] == high[order[:-1]]).any():  # not once in a thousand tables of a million
+        ascending = high.take(order)
+        if (ascending[1:] == ascending[:-1]).any():  # not once in a thousand tables of a million
             order = np.lexsort((low, high))
         sorted_digests: npt.NDArray[np.void] = digests.take(order)
         return sorted_digests
@@ -94,7 +99,7 @@ class Snapshots:
         self,
         index: Index,
         published_seq: Callable[[], int],
-        let_go_all: Callable[[RowIds], None],
+        let_go_all: Callable[..., None],
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
@@ -104,11 +109,14 @@ class Snapshots:
         self._clock = clock
         self._monotonic = monotonic
         self._snapshots: dict[str, Snapshot] = {}
+        self._cuts: list[SnapshotCut] = []
+        """Snapshots that are being taken."""
         index.slots.left_while_held = self._note_left
 
     async def take(self, namespace: Namespace, ttl_seconds: float, owner: str) -> SnapshotView:
         """Fix the namespace as it is published when this is called. Raises ParameterInvalid, LeasesFull."""
-        snapshot = self._fix(namespace, ttl_seconds, owner)
+        self._check(ttl_seconds, owner)
+        snapshot = await self._fix(namespace, ttl_seconds, owner)
         taken = False
         try:
             snapshot.checksum = await asyncio.to_thread(_checksum, snapshot.rows)
@@ -118,7 +126,7 @@ class Snapshots:
                 self._end(snapshot)  # nobody is left who knows its id
         return self._view(snapshot)
 
-    def _fix(self, namespace: Namespace, ttl_seconds: float, owner: str) -> Snapshot:
+    def _check(self, ttl_seconds: float, owner: str) -> None:
         if not 0 < ttl_seconds <= LEASE_MAX_SECONDS:
             raise ParameterInvalid(
                 f"a snapshot lasts more than 0 and up to {LEASE_MAX_SECONDS:.0f} seconds", parameter="ttl_seconds"
@@ -126,35 +134,43 @@ class Snapshots:
         if len(owner) > HOLDER_MAX_CHARS or not owner.isprintable():
             raise ParameterInvalid(f"an owner is up to {HOLDER_MAX_CHARS} printable characters", parameter="owner")
         self.end_expired()
-        if len(self._snapshots) >= SNAPSHOTS_MAX:
-            raise LeasesFull(f"there are {SNAPSHOTS_MAX} snapshots")
-        row_ids, rows = self._live(namespace.namespace_id)
-        sizes = np.array(self._index.geometry.class_bytes, dtype=np.int64)
+        leaving = self._index.slots.holders_leaving
+        if len(self._snapshots) + len(self._cuts) >= SNAPSHOTS_MAX or leaving >= SNAPSHOTS_MAX:
+            raise LeasesFull(f"there are {SNAPSHOTS_MAX} snapshots, or so many that ended are still letting go")
+
+    async def _fix(self, namespace: Namespace, ttl_seconds: float, owner: str) -> Snapshot:
+        created_at = self._clock()
+        settings = namespace.settings
+        cut = SnapshotCut(self._index, namespace, self._published_seq(), created_at)
+        self._cuts.append(cut)
+        whole = False
+        try:
+            await cut.gather()
+            whole = True
+        finally:
+            self._cuts.remove(cut)
+            cut.end(None if whole else self._let_go_all)
         snapshot = Snapshot(
             secrets.token_hex(16),
             owner,
             namespace.name,
-            namespace.settings,
-            self._published_seq(),
-            self._clock(),
+            settings,
+            cut.seq,
+            created_at,
             ttl_seconds,
             self._monotonic() + ttl_seconds,
-            row_ids,
-            rows,
-            int(rows["payload_bytes"].sum(dtype=np.int64)),
-            int(sizes[rows["slot_class"]].sum()),
+            cut.row_ids,
+            cut.rows,
+            cut.payload_bytes,
+            cut.held_bytes,
+            cut.freed_bytes,
         )
-        self._index.slots.hold_all(row_ids)
         self._snapshots[snapshot.snapshot_id] = snapshot
         return snapshot
 
-    def _live(self, namespace_id: int) -> tuple[npt.NDArray[np.int64], Rows]:
-        table = self._index.table
-        row_ids, lines = table.row_ids(), table.lines
-        row_ids = row_ids[lines["namespace_id"][row_ids] == namespace_id]
-        expires = lines["expires_at"][row_ids]
-        row_ids = row_ids[(lines["state"][row_ids] == SlotState.LIVE) & ((expires == 0) | (expires > self._clock()))]
-        return row_ids, table.rows(row_ids)
+    def will_hold(self, row_id: int) -> bool:
+        """Whether a snapshot that is being taken is about to hold a live row."""
+        return bool(self._cuts) and any(cut.will_hold(row_id) for cut in self._cuts)
 
     def end(self, snapshot_id: str) -> None:
         """Raises SnapshotNotFound."""
@@ -173,6 +189,8 @@ class Snapshots:
 
     def _note_left(self, row_id: int) -> None:
         """The entry in a held slot went: what it takes is held for snapshots alone."""
+        for cut in self._cuts:
+            cut.note_left(row_id)
         for snapshot in self._snapshots.values():
             position = int(np.searchsorted(snapshot.row_ids, row_id))
             if position < len(snapshot.row_ids) and snapshot.row_ids[position] == row_id:

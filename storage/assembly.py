@@ -123,6 +123,7 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
     leases = Leases(index, space.let_go, time.monotonic)
     snapshots = Snapshots(index, lambda: journal.published_seq, space.let_go_all, around.clock, time.monotonic)
     commit.quotas.may_go = space.may_go
+    space.will_be_held = snapshots.will_hold
     space.wiped_rows = namespaces.rows_to_free
     write_path = _write_path(around, index, commit, journal, space, identity, namespaces)
     batch_writes = BatchWrites(write_path, commit)
@@ -167,7 +168,7 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
         space=space,
         read_path=read_path,
         write_path=write_path,
-        batch_reads=BatchReads(read_path, index, commit, identity, around.counters),
+        batch_reads=BatchReads(read_path, around.device, index, commit, around.arena, identity),
         batch_writes=batch_writes,
         entry_changes=EntryChanges(index, identity, commit, journal, read_path, write_path, around.counters),
         namespaces=namespaces,

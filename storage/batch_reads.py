@@ -1,189 +1,349 @@
-"""Many gets as one: the device reads ahead of what is handed out, in parallel, without a task for each.
+"""Many gets as one, in windows: the records of a window are asked for together, lie side by side in one piece of
+memory, are verified in one go and handed out together, while the device reads the next window.
 
-Small records whose row is plainly live are read ahead; whatever is not plain (a miss, a large record, a record that
-does not verify, no buffer at hand) is left to the ordinary read of that key, in its turn.
+What is not plain (a miss, a large record, a record that does not verify, no memory at hand) is left to the ordinary
+read of that key, in its turn.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import aclosing
+from typing import TypeAlias
 
-from storage.buffers import Buffer
+from storage.buffers import HUGE_PAGE_BYTES, Buffer, BufferArena
 from storage.commit import Commit
-from storage.counters import EngineCounters
+from storage.device.interface import BlockDevice
+from storage.device.read_batch import ReadBatch
 from storage.entries import EntrySketch
-from storage.errors import KeyInvalid, LeaseNotFound, RawblockdError, ReadFailed
+from storage.errors import Busy, KeyInvalid, LeaseNotFound, RawblockdError
 from storage.format.layout import Undecodable, round_up
-from storage.format.row import Row
 from storage.identity import Identity
 from storage.index import Index
 from storage.keys import check_key
 from storage.leases import Held
-from storage.limits import TRANSFER_MAX_BYTES
 from storage.namespace_settings import NamespaceSettings
-from storage.read_path import EntryReader, ReadPath
+from storage.read_path import EntryReader, ReadPath, close_all
 
-AHEAD_READS = 64
-AHEAD_BYTES = 8 << 20
-"""Reads of one batch that may be ahead of what is handed out: the depth that saturates a device, 8 MiB of buffers."""
+WINDOW_READS = 64
+WINDOW_BYTES = 4 << 20
+WINDOWS_MAX = 2
+"""A batch has one window handed out and one ahead of it: the depth that saturates a device, 8 MiB of memory."""
+
+Result: TypeAlias = EntryReader | RawblockdError
 
 
-@dataclass(slots=True)
-class _Ahead:
-    row_id: int
-    row: Row
-    buffer: Buffer
-    size: int
-    io: asyncio.Future[None]
-    settings: NamespaceSettings | None
-    """Of the entry's namespace, if the read counts for the entry's expiry."""
+class _Window:
+    """Reads under way, of consecutive keys. It owns slots and memory of those that were not taken yet; those that were
+    are their readers', which release their part of the memory here."""
+
+    __slots__ = ("batch", "buffers", "held", "leased", "left", "plain", "records", "settings", "taken")
+
+    def __init__(
+        self, held: list[Held | None], settings: NamespaceSettings | None = None, leased: Sequence[Held | None] = ()
+    ) -> None:
+        self.held = held
+        """The row of each key, None where the ordinary read is to be made."""
+        self.settings = settings
+        """Of the keys' namespace, if the reads of those that no lease holds count for their expiry."""
+        self.leased = leased
+        """What a lease holds of each key."""
+        self.plain: list[Held] = []
+        """What is being read, in order, and in ``records`` where to."""
+        self.records: list[memoryview] = []
+        self.buffers: list[Buffer] = []
+        self.batch: ReadBatch | None = None
+        self.taken = 0
+        self.left = 0
+        """Records whose memory is in use."""
+
+    def release(self) -> None:
+        """One more of the records is needed no more."""
+        self.left -= 1
+        if not self.left:
+            for buffer in self.buffers:
+                buffer.release()
 
 
 class BatchReads:
     def __init__(
-        self, path: ReadPath, index: Index, commit: Commit, identity: Identity, counters: EngineCounters
+        self,
+        path: ReadPath,
+        device: BlockDevice,
+        index: Index,
+        commit: Commit,
+        arena: BufferArena,
+        identity: Identity,
     ) -> None:
         self._path = path
+        self._device = device
         self._index = index
         self._commit = commit
+        self._arena = arena
         self._identity = identity
-        self._counters = counters
+
+    # -- without I/O ----------------------------------------------------------------------------------------------
 
     def sketches(self, namespace: str, keys: Sequence[bytes]) -> list[EntrySketch | RawblockdError | None]:
-        """What is known of entries without I/O; None where there is none, KeyInvalid for what is no key."""
+        """What is known of entries; None where there is none, KeyInvalid for what is no key."""
         known = self._index.namespaces.by_name.get(namespace)
-        sketches: list[EntrySketch | RawblockdError | None] = []
-        for key in keys:
+        found = self._find_all(known.namespace_id, keys) if known is not None else [None] * len(keys)
+        sketches: list[EntrySketch | RawblockdError | None] = [
+            held if held is None else EntrySketch(held[1].write_id, held[1].payload_bytes, held[1].expires_at)
+            for held in found
+        ]
+        for position, key in enumerate(keys):
             try:
                 check_key(key)
             except KeyInvalid as error:
-                sketches.append(error)
-                continue
-            held = self.find(known.namespace_id, key) if known is not None else None
-            sketches.append(EntrySketch(held[1].write_id, held[1].payload_bytes, held[1].expires_at) if held else None)
+                sketches[position] = error
         return sketches
 
     def find(self, namespace_id: int, key: bytes) -> Held | None:
         """The published, unexpired row of a key."""
-        found = self._commit.published(self._identity.digest(namespace_id, key))
-        return None if found is None or self._commit.is_expired(found[1]) else found
+        return self._find_all(namespace_id, [key])[0]
+
+    def _find_all(self, namespace_id: int, keys: Sequence[bytes]) -> list[Held | None]:
+        found = self._commit.published_many(self._identity.digests(namespace_id, keys))
+        is_expired = self._commit.is_expired
+        return [None if held is not None and held[1].expires_at and is_expired(held[1]) else held for held in found]
+
+    # -- reads ----------------------------------------------------------------------------------------------------
 
     def open(
-        self, namespace: str, keys: Sequence[bytes], leased: Callable[[bytes], Held | None]
-    ) -> AsyncGenerator[tuple[int, EntryReader | RawblockdError], None]:
-        """A reader or an error for each key, in order. ``leased`` says what a lease holds of a key.
+        self, namespace: str, keys: Sequence[bytes], leased: Callable[[bytes], Held | None] | None
+    ) -> AsyncGenerator[list[Result], None]:
+        """Readers or errors, some at a time, together one for each key, in order. ``leased`` says what a lease holds of
+        a key. A list's readers are closed before the next list is asked for, at the latest by that."""
 
-        The caller closes a reader before it asks for the next one.
-        """
-
-        def begin(position: int) -> _Ahead | None:
-            key = keys[position]
+        def look(first: int, last: int) -> _Window:
             known = self._index.namespaces.by_name.get(namespace)
-            if known is None or not key:
-                return None
+            wanted = keys[first:last]
+            nothing: list[Held | None] = [None] * len(wanted)
+            if known is None:
+                return _Window(nothing)
+            if leased is None:
+                return _Window(self._find_all(known.namespace_id, wanted), known.settings)
             try:
-                held, settings = leased(key), None
-            except LeaseNotFound:
-                return None  # it ended meanwhile: the key's own read says so
-            if held is None:
-                held, settings = self.find(known.namespace_id, key), known.settings
-            return self._begin(held, settings) if held is not None else None
+                of_lease = list(map(leased, wanted))
+            except LeaseNotFound:  # it ended meanwhile: the keys' own reads say so
+                return _Window(nothing)
+            found = nothing if all(of_lease) else self._find_all(known.namespace_id, wanted)
+            held = [one or other for one, other in zip(of_lease, found, strict=True)]
+            return _Window(held, known.settings, of_lease)
 
         def read(position: int) -> Awaitable[EntryReader]:
-            return self._path.open(namespace, keys[position], leased=leased(keys[position]))
+            key = keys[position]
+            return self._path.open(namespace, key, leased=leased(key) if leased is not None else None)
 
-        return self._run(len(keys), begin, read, lambda position: keys[position])
+        return self._windows(len(keys), look, read, lambda position: keys[position])
 
-    def open_held(self, rows: Iterable[Held]) -> AsyncGenerator[tuple[int, EntryReader | RawblockdError], None]:
-        """A reader or an error for each row that somebody holds, in order, whatever became of it in the table."""
+    async def open_held(self, rows: Iterable[Held]) -> AsyncGenerator[tuple[int, Result], None]:
+        """Position and reader or error for each row that somebody holds, in order, whatever became of it in the table.
+        A reader is closed before the next one is asked for."""
         held = list(rows)
-        return self._run(
+        windows = self._windows(
             len(held),
-            lambda position: self._begin(held[position]),
+            lambda first, last: _Window(list(held[first:last])),
             lambda position: self._path.open_held(held[position]),
             lambda _: None,
         )
+        position = 0
+        async with aclosing(windows):
+            async for results in windows:
+                for result in results:
+                    yield position, result
+                    position += 1
 
-    async def _run(
+    async def _windows(
         self,
         count: int,
-        begin: Callable[[int], _Ahead | None],
+        look: Callable[[int, int], _Window],
         read: Callable[[int], Awaitable[EntryReader]],
         key_of: Callable[[int], bytes | None],
-    ) -> AsyncGenerator[tuple[int, EntryReader | RawblockdError], None]:
-        """``begin`` starts a read ahead if it can; ``read`` is the ordinary read of what was not read ahead."""
-        window: deque[_Ahead | None] = deque()
-        ahead_bytes = begun = 0
+    ) -> AsyncGenerator[list[Result], None]:
+        """``look`` finds the rows of some keys; ``read`` is the ordinary read of what was not read ahead."""
+        ahead: deque[_Window] = deque()
+        begun = first = 0
+        look_at = WINDOW_READS
         try:
-            for position in range(count):
-                while begun < count and len(window) < AHEAD_READS and ahead_bytes < AHEAD_BYTES:
-                    ahead = begin(begun)
-                    ahead_bytes += ahead.size if ahead is not None else 0
-                    window.append(ahead)
-                    begun += 1
-                first = window.popleft()
-                reader: EntryReader | RawblockdError | None = None
-                if first is not None:
-                    ahead_bytes -= first.size
-                    reader = await self._finish(first, key_of(position))
-                if reader is None:
-                    try:
-                        reader = await read(position)
-                    except RawblockdError as error:
-                        reader = error
-                yield position, reader
+            while first < count:
+                while begun < count and len(ahead) < WINDOWS_MAX:
+                    window = look(begun, min(begun + look_at, count))
+                    self._begin(window)
+                    ahead.append(window)
+                    begun += len(window.held)
+                    look_at = min(2 * len(window.held) + 1, WINDOW_READS)
+                window = ahead[0]
+                async with aclosing(self._results(window, first, read, key_of)) as results:
+                    async for some in results:
+                        yield some
+                first += len(window.held)
+                ahead.popleft()
         finally:
-            for ahead in window:
-                if ahead is not None:
-                    self._drop(ahead)
+            for window in ahead:
+                self._drop(window)
 
-    def _begin(self, held: Held, settings: NamespaceSettings | None = None) -> _Ahead | None:
-        """Start reading a record, if it is a small one and there is a buffer for it."""
-        row_id, row = held
-        if row.record_bytes > TRANSFER_MAX_BYTES:
-            return None
-        size = round_up(row.record_bytes, self._index.geometry.block_bytes)
-        buffer = self._path.try_acquire(size)
-        if buffer is None:
-            return None
-        self._index.slots.hold(row_id)
-        offset = self._index.table.slot_offset(row_id)
-        return _Ahead(row_id, row, buffer, size, self._path.read(offset, buffer.view[:size]), settings)
-
-    async def _finish(self, ahead: _Ahead, key: bytes | None) -> EntryReader | None:
-        """The reader of a record read ahead; None if it failed or is another key's."""
-        kept = False
+    async def _results(
+        self,
+        window: _Window,
+        first: int,
+        read: Callable[[int], Awaitable[EntryReader]],
+        key_of: Callable[[int], bytes | None],
+    ) -> AsyncGenerator[list[Result], None]:
+        """The results of a window; a reader that needs memory of its own is handed out alone."""
+        results: list[Result] = []
         try:
-            await ahead.io
-            header = self._path.verified(ahead.buffer.view[: ahead.size], ahead.row, key)
-            kept = header is not None
-        except (ReadFailed, Undecodable):
-            return None
+            if window.batch is not None:
+                await window.batch.ended
+            for place, held in enumerate(window.held):
+                if held is not None:
+                    taken = self._take(window, place, key_of(first + place))
+                    if taken is not None:
+                        results.append(taken)
+                        continue
+                try:
+                    reader = await read(first + place)
+                except RawblockdError as error:
+                    results.append(error)
+                    continue
+                results.append(reader)
+                if len(results) > 1:
+                    yield results[:-1]
+                    _close(results[:-1])
+                    results = [reader]
+                yield results
+                _close(results)
+                results = []
+            if results:
+                yield results
         finally:
-            if not kept:
-                self._drop(ahead)
-        assert header is not None
+            _close(results)
+
+    def _take(self, window: _Window, place: int, key: bytes | None) -> EntryReader | None:
+        """The reader of the next record that was read; None if it failed or is another key's."""
+        index = window.taken
+        window.taken += 1
+        row_id, row = window.plain[index]
+        record = window.records[index]
+        header = None
+        assert window.batch is not None
+        try:
+            if index not in window.batch.failures:
+                header = self._path.verified(record, row, key)
+        except Undecodable:
+            pass  # the key's own read decides what to make of it
+        if header is None:
+            window.release()
+            self._path.let_go(row_id)
+            return None
         if key is not None:
-            self._path.note_hit(ahead.row_id, ahead.row)
-        if ahead.settings is not None:
-            self._path.slide(ahead.settings, ahead.row)
-        return EntryReader(self._path, ahead.row_id, ahead.row, header, ahead.buffer)
+            self._path.note_hit(row_id, row)
+        settings = window.settings
+        if settings is not None and settings.sliding_ttl and not (window.leased and window.leased[place]):
+            self._path.slide(settings, row)
+        return EntryReader(self._path, row_id, row, header, record, window)
 
-    def _drop(self, ahead: _Ahead) -> None:
-        """Let go of a read, the slot as soon as the device is done with it."""
-        if ahead.io.done():
-            if not ahead.io.cancelled():
-                ahead.io.exception()
-            ahead.buffer.release()
-            self._path.space.let_go(ahead.row_id)
+    # -- windows --------------------------------------------------------------------------------------------------
+
+    def _begin(self, window: _Window) -> None:
+        """Start reading the small records of a window, as many as there is memory for; the window ends there."""
+        held = window.held
+        sizes = self._sizes(held)
+        count = self._find_memory(window, sizes)
+        if count:
+            del held[count:]
         else:
-            ahead.buffer.hold_for(ahead.io)
-            ahead.buffer.release()
-            ahead.io.add_done_callback(lambda io: self._dropped(io, ahead.row_id))
+            held[:] = [None]
+        offset_of = self._index.geometry.slot_offset
+        plain = window.plain = [one for one in held if one is not None]
+        reads = [
+            (offset_of(row.slab, row.slot, row.slot_class), record)
+            for (_, row), record in zip(plain, window.records, strict=True)
+        ]
+        window.left = len(reads)
+        if not reads:
+            return
+        try:
+            window.batch = self._device.read_many(reads)
+        except Busy:
+            held[:] = [None] * len(held)
+            for buffer in window.buffers:
+                buffer.release()
+            return
+        self._index.slots.hold_each([row_id for row_id, _ in plain])
 
-    def _dropped(self, io: asyncio.Future[None], row_id: int) -> None:
-        io.exception()  # nobody reads it: a failure is met by the next read
-        self._path.space.let_go(row_id)
+    def _sizes(self, held: list[Held | None]) -> list[int]:
+        """What is to be read of each, 0 for what is not to be read ahead, up to the bytes of a window."""
+        block_bytes = self._index.geometry.block_bytes
+        sizes: list[int] = []
+        total_bytes = 0
+        for place, one in enumerate(held):
+            size = 0
+            if one is not None:
+                record_bytes = one[1].record_bytes
+                if record_bytes > self._path.whole_max_bytes:
+                    held[place] = None
+                else:
+                    size = round_up(record_bytes, block_bytes)
+                    total_bytes += size
+                    if total_bytes > WINDOW_BYTES:
+                        break
+            sizes.append(size)
+        return sizes
+
+    def _find_memory(self, window: _Window, sizes: list[int]) -> int:
+        """Memory for the first so many records of a window, side by side; less is tried where there is not enough."""
+        at = 0
+        while at < len(sizes):
+            stop, total_bytes = at, 0
+            while stop < len(sizes) and total_bytes + sizes[stop] <= HUGE_PAGE_BYTES:
+                total_bytes += sizes[stop]
+                stop += 1
+            if total_bytes:
+                buffer = self._arena.try_acquire(total_bytes)
+                while buffer is None and stop - at > 1:
+                    stop = at + (stop - at) // 2
+                    total_bytes = sum(sizes[at:stop])
+                    buffer = self._arena.try_acquire(max(total_bytes, 1))
+                if buffer is None:
+                    break
+                window.buffers.append(buffer)
+                _cut(buffer.view, sizes[at:stop], window.records)
+            at = stop
+        return at
+
+    def _drop(self, window: _Window) -> None:
+        """Let go of what was not taken, as soon as the device is done with it."""
+        rest = window.plain[window.taken :]
+        window.taken = len(window.plain)
+        if not rest:
+            return
+        assert window.batch is not None
+        ended = window.batch.ended
+        if not ended.done():
+            for buffer in window.buffers:
+                buffer.hold_for(ended)
+            ended.add_done_callback(lambda _: self._let_go(rest))
+        else:
+            self._let_go(rest)
+        for _ in rest:
+            window.release()
+
+    def _let_go(self, rows: list[Held]) -> None:
+        self._path.space.let_go_each([row_id for row_id, _ in rows])
+
+
+def _cut(view: memoryview, sizes: list[int], records: list[memoryview]) -> None:
+    """Add a part of ``view`` for each size that is not 0."""
+    at = 0
+    for size in sizes:
+        if size:
+            records.append(view[at : at + size])
+            at += size
+
+
+def _close(results: list[Result]) -> None:
+    """Close what is still open of the readers of a window."""
+    close_all([result for result in results if type(result) is EntryReader])

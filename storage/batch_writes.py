@@ -1,7 +1,7 @@
-"""Many puts as one: each was received and written on its own, and all join the journal in the same step.
+"""Many puts as one: each was received and written on its own, and all join the journal one right after the other.
 
 Nothing of a batch is visible before that, so a batch that breaks while it is uploaded leaves nothing behind; and one
-write of the journal carries the rows of all.
+write of the journal carries the rows of all, or few writes those of a large batch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from storage.commit import Commit, PutUnit
 from storage.entries import Durability, PutResult
 from storage.errors import DeviceFailed, PreconditionFailed, RawblockdError
 from storage.put_session import PutSession
+from storage.turns import ROWS_CHANGED_AT_ONCE, Turns
 from storage.write_path import WritePath
 
 Outcome = PutResult | RawblockdError
@@ -34,7 +35,7 @@ class BatchWrites:
         try:
             await self._await_written(puts, outcomes)
             self._path.step("batch_written")
-            refused = self._join_all(puts, outcomes, units)
+            refused = await self._join_all(puts, outcomes, units)
             self._path.step("batch_joined")
             for position in refused:
                 await self._join_again(puts[position], position, outcomes, units)
@@ -53,11 +54,14 @@ class BatchWrites:
         while earlier := [io for put in puts if (io := self._path.behind(put.digest)) is not None]:
             await asyncio.wait(earlier)
 
-    def _join_all(
+    async def _join_all(
         self, puts: Sequence[PutSession], outcomes: list[Outcome | None], units: list[tuple[int, PutUnit]]
     ) -> list[int]:
-        """Join in one step. Returns the positions whose condition does not hold: against what, must become durable."""
+        """Join all. Returns the positions whose condition does not hold: against what, must become durable."""
         refused = []
+        # Whole blocks of the journal between two turns: what its writer then takes leaves none half empty.
+        per_block = self._path.rows_per_journal_block
+        turns = Turns(max(1, ROWS_CHANGED_AT_ONCE // per_block) * per_block)
         for position, put in enumerate(puts):
             if outcomes[position] is None:
                 try:
@@ -66,6 +70,7 @@ class BatchWrites:
                     refused.append(position)
                 except RawblockdError as error:
                     outcomes[position] = error
+            await turns.after()
         return refused
 
     def _join(
@@ -94,9 +99,17 @@ class BatchWrites:
     async def _reach_all(
         self, puts: Sequence[PutSession], outcomes: list[Outcome | None], units: list[tuple[int, PutUnit]]
     ) -> None:
-        """Wait until each put has reached its level; level ``none`` is reached already."""
+        """Wait until each put has reached its level; level ``none`` is reached already.
+
+        One wait for all: units settle in the order in which they joined, so once the last one has, none makes a future.
+        """
         behind: list[PutUnit] = []
+        waited_for = [unit for position, unit in units if puts[position].durability is not Durability.NONE]
+        if waited_for:
+            await asyncio.wait([waited_for[-1].done])
+        turns = Turns(ROWS_CHANGED_AT_ONCE)
         for position, unit in units:
+            await turns.after()
             put = puts[position]
             if put.durability is Durability.NONE:
                 behind.append(unit)

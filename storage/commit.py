@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from storage.counters import FREE_REASON_LABELS, EngineCounters
@@ -36,6 +36,8 @@ from storage.quotas import Quotas
 from storage.row_changes import PutIntent, RowChanges
 
 log = logging.getLogger("rawblockd.storage")
+
+_NONE = Durability.NONE
 
 VOLATILE_MAX = 1024
 """Puts at level ``none`` that may wait for a failed journal; each holds a slot."""
@@ -92,6 +94,18 @@ class Commit:
         row_id = self._index.keys.find(digest)
         return (row_id, self._index.table.row(row_id)) if row_id else None
 
+    def published_many(self, digests: Sequence[bytes]) -> list[tuple[int, Row] | None]:
+        """As ``published``, of many keys."""
+        row = self._index.table.row
+        row_ids = self._index.keys.find_many(digests)
+        found = [(row_id, row(row_id)) if row_id else None for row_id in row_ids]
+        if self._overlay:
+            for position, digest in enumerate(digests):
+                pending = self._overlay.get(digest)
+                if pending is not None and pending.visible is not None:
+                    found[position] = pending.visible
+        return found
+
     def joined(self, digest: bytes) -> tuple[int, Row] | None:
         """What the key holds once everything queued is durable."""
         pending = self._overlay.get(digest)
@@ -131,7 +145,7 @@ class Commit:
                 return
             except PreconditionFailed:
                 pending = self.pending(digest)
-                if pending is None or pending.done is None:
+                if pending is None:
                     raise
                 await asyncio.wait([pending.done])
 
@@ -147,7 +161,7 @@ class Commit:
         namespace = self._index.namespaces.by_id.get(intent.namespace_id)
         if namespace is None or intent.namespace_id in self._wiping:
             raise NamespaceWiped
-        if self.journal.unavailable and durability is Durability.NONE:
+        if durability is _NONE and self.journal.unavailable:
             self._keep_volatile(intent)
             return None
         self.journal.check_available()
@@ -155,13 +169,13 @@ class Commit:
             self._make_quota_room(namespace, intent, present)
         unit = PutUnit(durability=durability, digest=intent.digest, key=intent.key, intent=intent, replaced=replaced)
         if present is not None:
-            reason = FreeReason.EXPIRED if self.is_expired(present[1]) else FreeReason.REPLACED
+            reason = FreeReason.REPLACED if replaced else FreeReason.EXPIRED
             unit.rows.append((present[0], self._rows.free(present[0], present[1], reason)))
         encoded = self._rows.live(intent)
         unit.rows.append((intent.row_id, encoded))
-        unit.records += self._superseded(intent.digest)
+        self._supersede(unit, intent.digest)
         after = (intent.row_id, row_of(encoded))
-        self._join(unit, present, after, after if durability is Durability.NONE else None)
+        self._join(unit, present, after, after if durability is _NONE else None)
         self.quotas.note_joined(namespace, *after)
         return unit
 
@@ -180,9 +194,10 @@ class Commit:
             self.quotas.forget(namespace.namespace_id)
             raise
 
-    def trim(self, namespace: Namespace) -> list[Unit]:
-        """Join the freeing of some entries above a quota that was lowered; none if there is nothing to do."""
-        return self._free_for_quota(namespace, self.quotas.trim(namespace))
+    def trim(self, namespace: Namespace, passed: int) -> tuple[list[Unit], int | None]:
+        """Join the freeing of some entries above a quota that was lowered; as ``Quotas.trim``."""
+        victims, passed_now = self.quotas.trim(namespace, passed)
+        return self._free_for_quota(namespace, victims), passed_now
 
     def touch(self, digest: bytes, expires_at: int, conditions: Conditions) -> tuple[Unit, Row] | None:
         """Join a new expiry of an entry; the unit and the row it makes, or None if there is no entry.
@@ -204,8 +219,8 @@ class Commit:
 
     def delete(self, digest: bytes, conditions: Conditions, key: bytes = b"") -> tuple[Unit, int] | None:
         """Join the deletion of a key; the unit and the write id deleted, or None if there is nothing."""
-        write_id = self.check_conditions(digest, conditions)
         present = self.joined(digest)
+        write_id = self._check(present, conditions)
         if present is None:
             return None
         reason = FreeReason.CLIENT if write_id else FreeReason.EXPIRED
@@ -215,11 +230,11 @@ class Commit:
 
     def delete_absent(self, digest: bytes) -> Unit | None:
         """A key that is not there is deleted: what may be quarantined of it must not come back. None: nothing is."""
-        records = self._superseded(digest)
-        if not records:
+        unit = Unit(privileged=True)
+        if not self._supersede(unit, digest):
             return None
-        unit = Unit(records=records, privileged=True, last_seq=records[-1].seq)
-        self.journal.join(unit)
+        unit.last_seq = unit.records[-1].seq
+        self.journal.queue(unit)
         return unit
 
     def restore(self, intent: PutIntent) -> Unit:
@@ -305,7 +320,7 @@ class Commit:
         unit = Unit()
         unit.last_seq = self.journal.draw_seq()
         unit.records.append(SlabRecord(unit.last_seq, slab, slot_class, generation))
-        self.journal.join(unit)
+        self.journal.queue(unit)
         return unit
 
     def record(self, make: Callable[[int], CatalogueRecord], *, durability: Durability = Durability.JOURNAL) -> Unit:
@@ -314,7 +329,7 @@ class Commit:
         unit = Unit(durability=durability, privileged=True)
         unit.last_seq = self.journal.draw_seq()
         unit.records.append(make(unit.last_seq))
-        self.journal.join(unit)
+        self.journal.queue(unit)
         return unit
 
     def name_namespace(self, namespace_id: int, name: str, settings: NamespaceSettings) -> Unit:
@@ -341,7 +356,7 @@ class Commit:
         unit.last_seq = self.journal.draw_seq()
         encoded = encode_settings(settings)
         unit.records.append(NamespaceRecord(unit.last_seq, namespace.namespace_id, namespace.name, encoded))
-        self.journal.join(unit)
+        self.journal.queue(unit)
         return unit
 
     def wiping(self, namespace_id: int) -> Unit | None:
@@ -425,7 +440,7 @@ class Commit:
         """
         assert unit.digest is not None
         unit.last_seq = self._rows.last_seq
-        self.journal.join(unit)
+        self.journal.queue(unit)
         self._charge(unit, before, after)
         pending = self._overlay.get(unit.digest)
         if visible is None and pending is not None:
@@ -458,20 +473,23 @@ class Commit:
                 namespace.queued_entries -= unit.entries
                 namespace.queued_bytes -= unit.slot_bytes
 
-    def _superseded(self, digest: bytes) -> list[CatalogueRecord]:
-        """Records that quarantined slots of a key must not come back, for a unit that puts or deletes it."""
+    def _supersede(self, unit: Unit, digest: bytes) -> bool:
+        """Records that quarantined slots of a key must not come back, for a unit that puts or deletes it; whether there
+        are any."""
         places = self._index.evidence.about(digest)
-        return [SupersededRecord(self.journal.draw_seq(), slab, slot) for slab, slot in places]
+        for slab, slot in places:
+            unit.records.append(SupersededRecord(self.journal.draw_seq(), slab, slot))
+        return bool(places)
 
     def _join_plain(self, unit: Unit) -> None:
         unit.last_seq = self._rows.last_seq
-        self.journal.join(unit)
+        self.journal.queue(unit)
 
     def _join_free(self, row_id: int, row: Row, reason: FreeReason) -> Unit:
         self.journal.check_available()
         unit = Unit(digest=row.digest)
         unit.rows.append((row_id, self._rows.free(row_id, row, reason)))
-        unit.records += self._superseded(row.digest)
+        self._supersede(unit, row.digest)
         self._join(unit, (row_id, row), None)
         label = FREE_REASON_LABELS[reason]
         if label in self._counters.evictions:

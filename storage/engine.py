@@ -153,16 +153,18 @@ class Engine(EngineSessions):
 
     def open_many(
         self, namespace: str, keys: Sequence[bytes], *, lease_id: str = ""
-    ) -> AsyncGenerator[tuple[int, EntryReader | RawblockdError], None]:
-        """A reader or an error for each key, in order, with reads ahead. Raises LeaseNotFound, Starting.
+    ) -> AsyncGenerator[list[EntryReader | RawblockdError], None]:
+        """Readers or errors, some at a time, together one for each key, in order, with reads ahead. Raises
+        LeaseNotFound, Starting.
 
-        The caller closes a reader before it asks for the next one.
+        The caller closes the readers of a list before it asks for the next one; they are closed by that at the latest.
         """
         self._check_readable()
         if lease_id:
             self._parts.leases.namespace_id(lease_id, namespace)
             self._parts.leases.find(lease_id, bytes(16))
-        return self._parts.batch_reads.open(namespace, keys, lambda key: self._leased(namespace, lease_id, key))
+        leased = (lambda key: self._leased(namespace, lease_id, key)) if lease_id else None
+        return self._parts.batch_reads.open(namespace, keys, leased)
 
     async def commit_many(self, puts: Sequence[PutSession]) -> list[PutResult | RawblockdError]:
         """Finish staged puts by one write of the journal: the result or the error of each, in order."""

@@ -16,6 +16,7 @@ from storage.journal import Journal, Unit
 from storage.keys import check_key
 from storage.namespaces import check_name
 from storage.read_path import ReadPath
+from storage.turns import ROWS_CHANGED_AT_ONCE, Turns
 from storage.write_path import WritePath
 
 COPY_ATTEMPTS = 8
@@ -62,8 +63,10 @@ class EntryChanges:
     async def delete(self, namespace: str, key: bytes, conditions: Conditions, durability: Durability) -> int:
         """Delete an entry; its write id. Raises EntryNotFound, PreconditionFailed, JournalUnavailable."""
         digest = self._digest(namespace, key)
-        await self._settled(digest)
-        await self._commit.wait_for_conditions(digest, conditions)
+        if self._write_path.behind(digest) is not None:
+            await self._settled(digest)
+        if conditions is not UNCONDITIONAL:
+            await self._commit.wait_for_conditions(digest, conditions)
         deleted = self._commit.delete(digest, conditions, key)
         if deleted is None:
             await self._absent(digest)
@@ -75,13 +78,16 @@ class EntryChanges:
     async def delete_many(
         self, namespace: str, keys: Sequence[bytes], durability: Durability
     ) -> list[int | RawblockdError]:
-        """Delete many entries by one write of the journal: the write id or the error of each key, in order."""
+        """Delete many entries, by few writes of the journal: the write id or the error of each key, in order."""
+        turns = Turns(ROWS_CHANGED_AT_ONCE)
         outcomes: list[int | RawblockdError] = []
         joined: list[tuple[int, Unit]] = []
         for position, key in enumerate(keys):
+            await turns.after()
             try:
                 digest = self._digest(namespace, key)
-                await self._settled(digest)
+                if self._write_path.behind(digest) is not None:
+                    await self._settled(digest)
                 deleted = self._commit.delete(digest, UNCONDITIONAL, key)
                 if deleted is not None:
                     joined.append((position, deleted[0]))
@@ -91,7 +97,10 @@ class EntryChanges:
                 outcomes.append(EntryNotFound())
             except RawblockdError as error:
                 outcomes.append(error)
+        if joined:  # one wait for all: units settle in the order in which they joined
+            await asyncio.wait([joined[-1][1].done])
         for position, unit in joined:
+            await turns.after()
             try:
                 await self._reach(unit, durability)
             except (Unavailable, DeviceFailed) as error:
@@ -102,11 +111,11 @@ class EntryChanges:
         """There is nothing to delete: wait until that is durable, and see that nothing of the key comes back."""
         # What was there may be gone by a row that is still queued: readers see the entry until it is durable.
         pending = self._commit.pending(digest)
-        if pending is not None and pending.done is not None:
-            await asyncio.shield(pending.done)
+        if pending is not None:
+            await pending.reached()
         absent = self._commit.delete_absent(digest)
-        if absent is not None and absent.done is not None:
-            await asyncio.shield(absent.done)
+        if absent is not None:
+            await absent.reached()
         self._counters.deletes["missing"] += 1
 
     async def _reach(self, unit: Unit, durability: Durability) -> None:
@@ -119,8 +128,7 @@ class EntryChanges:
 
     async def _durable(self, unit: Unit, durability: Durability) -> None:
         """Wait until a unit has reached a level; ``none`` counts as ``journal``: there is no payload to wait for."""
-        assert unit.done is not None
-        block = await asyncio.shield(unit.done)
+        block = unit.outcome if type(unit.outcome) is int else await unit.reached()
         if durability is Durability.FLUSH:
             await self._journal.flush_through(block)
 

@@ -30,6 +30,8 @@ RETRY_PAUSE_SECONDS = 0.05
 REOPEN_SECONDS = 1.0
 GROUP_BYTES = 256 * 1024
 """Largest single journal write: 64 blocks of 4 KiB carry 3,968 rows, more than clients can have in flight."""
+PUBLISHED_AT_ONCE = 4
+"""Blocks whose rows become the table's between two turns of the loop: up to 248 rows, some 2 ms."""
 QUEUE_MAX_ROWS = 65536
 """Rows that may wait; beyond it mutations are refused rather than memory used."""
 RESERVE_BLOCKS = 128
@@ -65,12 +67,52 @@ class Unit:
     entries: int = 0
     slot_bytes: int = 0
     """By how much the unit changes the usage of the key's namespace."""
-    done: asyncio.Future[int] | None = None
-    """The number of the block the unit lies in, once written."""
     privileged: bool = False
     """May use the reserve."""
     makes_room: bool = False
     """Says again what the journal says already, so that its tail can move: written ahead of what waits for room."""
+    size_bytes: int = 0
+    """What the unit takes of a block; known from when it joins."""
+    outcome: int | JournalUnavailable | None = None
+    """Once written the number of the block the unit lies in, once undone why."""
+    _shared: asyncio.Future[int] | None = None
+    _waiting: list[asyncio.Future[int]] | None = None
+
+    @property
+    def done(self) -> asyncio.Future[int]:
+        """The outcome, for all who ask. Made when somebody does: most units have one waiter, or none."""
+        if self._shared is None:
+            self._shared = self.reached()
+        return self._shared
+
+    def reached(self) -> asyncio.Future[int]:
+        """The outcome, for the caller alone, who may be cancelled as he waits: half the price of shielding ``done``."""
+        future = asyncio.get_running_loop().create_future()
+        if self.outcome is not None:
+            _settle(future, self.outcome)
+        elif self._waiting is None:
+            self._waiting = [future]
+        else:
+            self._waiting.append(future)
+        return future
+
+    def settle(self, outcome: int | JournalUnavailable) -> None:
+        """Tell the outcome to all who wait for it."""
+        self.outcome = outcome
+        if self._waiting is not None:
+            for future in self._waiting:
+                _settle(future, outcome)
+            self._waiting = None
+
+
+def _settle(future: asyncio.Future[int], outcome: int | JournalUnavailable) -> None:
+    if future.done():
+        return  # the waiter left
+    if isinstance(outcome, int):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
+        future.exception()  # a waiter that leaves later does not make this an unretrieved error
 
 
 class Journal:
@@ -91,6 +133,7 @@ class Journal:
     ) -> None:
         self._device = device
         self._geometry = geometry
+        self._block_room = geometry.block_bytes - JOURNAL.size_bytes
         self._uuid = uuid
         self._buffer = buffer
         self._counters = counters
@@ -143,20 +186,25 @@ class Journal:
             raise JournalUnavailable(f"{self._queued_rows} rows wait")
 
     def join(self, unit: Unit) -> asyncio.Future[int]:
+        """As ``queue``; returns the unit's ``done``."""
+        self.queue(unit)
+        return unit.done
+
+    def queue(self, unit: Unit) -> None:
         """Queue a unit; its rows' seqs were drawn in this same step. Raises JournalUnavailable: nothing is queued."""
         if not (self._is_full and unit.makes_room):
             self.check_available()
-        size = len(unit.rows) * ROW_BYTES + sum(len(encode_record(r)) for r in unit.records)
-        assert size <= self._geometry.block_bytes - JOURNAL.size_bytes, "a unit lies in one block"
-        loop = asyncio.get_running_loop()
-        unit.done = loop.create_future()
+        rows = len(unit.rows)
+        unit.size_bytes = rows * ROW_BYTES
+        if unit.records:
+            unit.size_bytes += sum(len(encode_record(record)) for record in unit.records)
+        assert unit.size_bytes <= self._block_room, "a unit lies in one block"
         (self._ahead if unit.makes_room else self._queue).append(unit)
-        self._queued_rows += len(unit.rows)
+        self._queued_rows += rows
         if self._writer is None:
-            self._writer = loop.create_task(self._write_queue())
+            self._writer = asyncio.get_running_loop().create_task(self._write_queue())
         elif unit.makes_room:
             self._stir()
-        return unit.done
 
     @property
     def idle(self) -> bool:
@@ -200,24 +248,28 @@ class Journal:
             return
         self.step("journal_written")
         self._last_checksum = checksum
-        self._accept(blocks)
+        # Between two parts of a large group the journal looks as if the first had been written alone: blocks stand on
+        # the device from which nothing follows yet, which is as if they were written later.
+        for begin in range(0, len(blocks), PUBLISHED_AT_ONCE):
+            if begin:
+                await asyncio.sleep(0)
+            self._accept(blocks[begin : begin + PUBLISHED_AT_ONCE])
 
     def _pack(self, queue: deque[Unit]) -> list[list[Unit]]:
         """Take units from a queue, in order, into as many blocks as one write carries."""
-        room = self._geometry.block_bytes - JOURNAL.size_bytes
+        room = self._block_room
+        blocks_max = max(1, GROUP_BYTES // self._geometry.block_bytes)
         blocks: list[list[Unit]] = []
-        used = room + 1
+        used = room
         while queue:
             unit = queue[0]
-            size = len(unit.rows) * ROW_BYTES + sum(len(encode_record(r)) for r in unit.records)
-            if used + size > room:
-                if (len(blocks) + 1) * self._geometry.block_bytes > max(GROUP_BYTES, self._geometry.block_bytes):
+            used += unit.size_bytes
+            if used > room or not blocks:
+                if len(blocks) == blocks_max:
                     break
                 blocks.append([])
-                used = 0
-            used += size
-            blocks[-1].append(unit)
-            queue.popleft()
+                used = unit.size_bytes
+            blocks[-1].append(queue.popleft())
             self._queued_rows -= len(unit.rows)
         return blocks
 
@@ -236,7 +288,7 @@ class Journal:
                 tail=self.tail,
                 complete_since=self.complete_since,
                 rows=[encoded for unit in units for _, encoded in unit.rows],
-                records=b"".join(encode_record(record) for unit in units for record in unit.records),
+                records=b"".join([encode_record(record) for unit in units for record in unit.records]),
             )
         return checksum
 
@@ -262,21 +314,23 @@ class Journal:
         """The group is written: publish its units in order, then wake who waits for them."""
         self.marked_through = self.flushed_through
         self._counters.journal_blocks += len(blocks)
+        number = self.last_block
         for units in blocks:
-            self.last_block += 1
-            if any(unit.rows or unit.records for unit in units):
-                self.content_through = self.last_block
+            number += 1
+            self.last_block = number
             for unit in units:
+                if unit.rows or unit.records:
+                    self.content_through = number
                 self._counters.journal_rows += len(unit.rows)
-                self._publish(unit, self.last_block)
-                self.published_seq = max(self.published_seq, unit.last_seq)
+                self._publish(unit, number)
+                if unit.last_seq > self.published_seq:
+                    self.published_seq = unit.last_seq
         self.step("journal_published")
-        number = self.last_block - len(blocks)
+        number -= len(blocks)
         for units in blocks:
             number += 1
             for unit in units:
-                if unit.done is not None and not unit.done.done():
-                    unit.done.set_result(number)
+                unit.settle(number)
         self._need_room()
 
     def _fail(self, why: str, group: list[Unit]) -> None:
@@ -293,9 +347,7 @@ class Journal:
 
     def _refuse(self, units: list[Unit]) -> None:
         for unit in units:
-            if unit.done is not None and not unit.done.done():
-                unit.done.set_exception(JournalUnavailable(self.unavailable))
-                unit.done.exception()  # a waiter that left does not make this an unretrieved error
+            unit.settle(JournalUnavailable(self.unavailable))
 
     # -- room -----------------------------------------------------------------------------------------------------
 

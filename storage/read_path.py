@@ -1,8 +1,9 @@
 """The life of a get: find the row, read the record, verify it, hand it out piece by piece.
 
 The slot is held from the moment its row is found until the last byte was read, so it can't be reused beneath a
-reader, however slow (B1). A record of up to 1 MiB is read and verified whole before the first byte is handed out;
-a larger one in pieces of chunks, each verified before it is handed out, with one piece read ahead.
+reader, however slow (B1). A record of up to 2 MiB is read and verified whole before the first byte is handed out;
+a larger one in pieces of chunks, the first together with the header, each verified before it is handed out, with one
+piece read ahead.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from typing import Protocol
 
-from storage.buffers import Buffer, BufferArena
+from storage.buffers import HUGE_PAGE_BYTES, Buffer, BufferArena
 from storage.commit import Commit
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
@@ -25,6 +27,7 @@ from storage.errors import (
     ReadFailed,
     Unavailable,
 )
+from storage.eviction.interface import ACCESS_MAX
 from storage.format.layout import Undecodable, round_up
 from storage.format.record import RecordHeader
 from storage.format.row import FreeReason, QuarantineReason, Row
@@ -43,82 +46,150 @@ log = logging.getLogger("rawblockd.storage")
 
 SLIDE_STEPS = 16
 """A sliding expiry moves in steps of so much of its TTL: a key read without pause costs 16 rows a TTL."""
+READ_MAX_BYTES = HUGE_PAGE_BYTES
+"""Largest single read: a value of 1 MiB and its header take one read of 1028 KiB. With reads of up to 1 MiB they took
+three: header, 960 KiB and the rest."""
+READS_MIN = 8
+"""Where the memory for I/O doesn't hold so many, a read takes at most ``TRANSFER_MAX_BYTES``."""
 READ_ATTEMPTS = 2
 """A read that fails or does not verify is made once more: a transfer error is not yet damage (R7)."""
+
+
+class Memory(Protocol):
+    """What a record that was read whole lies in."""
+
+    def release(self) -> None:
+        """The reader of that record needs it no more. Idempotence isn't asked for."""
 
 
 class EntryReader:
     """One read of one entry. ``close`` must be called; pieces are valid until the next one is asked for."""
 
-    def __init__(self, path: ReadPath, row_id: int, row: Row, header: RecordHeader, whole: Buffer | None) -> None:
+    __slots__ = (
+        "_ahead",
+        "_has_first",
+        "_header",
+        "_held",
+        "_late",
+        "_memory",
+        "_path",
+        "_record",
+        "_row",
+        "_row_id",
+        "info",
+    )
+
+    def __init__(
+        self,
+        path: ReadPath,
+        row_id: int,
+        row: Row,
+        header: RecordHeader,
+        record: memoryview | None = None,
+        memory: Memory | None = None,
+        first: tuple[Buffer, asyncio.Future[None]] | None = None,
+    ) -> None:
+        """``record`` is the whole of it, verified, in ``memory``. Else ``pieces`` reads it, all but the ``first`` piece
+        if that is given."""
         self._path = path
         self._row_id = row_id
         self._row = row
         self._header = header
-        self._whole = whole
+        self._record = record
+        self._memory = memory
         self._held = True
-        self._ahead: list[tuple[Buffer, asyncio.Future[None]]] = []
-        self.info = entry_info(header, row)
+        self._ahead = [first] if first is not None else []
+        self._has_first = first is not None
+        self._late: list[asyncio.Future[None]] = []
+        """Reads that nobody waits for any more, and the device is not done with."""
+        known = header.map
+        self.info = EntryInfo(
+            known.namespace,
+            known.key,
+            row.write_id,
+            row.payload_bytes,
+            known.stored_ms / 1000,
+            row.expires_at,
+            known.content_type,
+            known.metadata,
+            known.parts,
+        )
 
-    async def pieces(self, start_byte: int = 0, stop_byte: int | None = None) -> AsyncIterator[memoryview]:
+    def whole(self, start_byte: int, stop_byte: int) -> memoryview | None:
+        """The verified bytes from ``start_byte`` to ``stop_byte`` at once, if the record was read whole; else None, and
+        ``pieces`` reads them. Valid until ``close``."""
+        record = self._record
+        if record is None:
+            return None
+        base = self._header.header_bytes
+        return record[base + start_byte : base + min(stop_byte, self._row.payload_bytes)]
+
+    async def pieces(self, start_byte: int = 0, stop_byte: int | None = None) -> AsyncGenerator[memoryview, None]:
         """The payload's bytes from ``start_byte`` to ``stop_byte``. Raises EntryCorrupt, EntryUnreadable mid-way."""
         stop = self._row.payload_bytes if stop_byte is None else min(stop_byte, self._row.payload_bytes)
         if start_byte >= stop:
             return
-        if self._whole is not None:
-            base = self._row.header_bytes
-            yield self._whole.view[base + start_byte : base + stop]
-            return
-        async for piece in self._path.read_pieces(self, self._row_id, self._row, self._header, start_byte, stop):
+        piece = self.whole(start_byte, stop)
+        if piece is not None:
             yield piece
+            return
+        try:
+            async for piece in self._path.read_pieces(self, self._row_id, self._row, self._header, start_byte, stop):
+                yield piece
+        finally:
+            # Who stops half-way waits for something else (a slow client), and holds no memory meanwhile.
+            self._drop_ahead()
 
-    def restart(self) -> list[tuple[Buffer, asyncio.Future[None]]]:
-        """The window of pieces read ahead, empty: an iteration left half-way read other pieces than the next one."""
-        self._drop_ahead()
+    def restart(self, first_chunk: int) -> list[tuple[Buffer, asyncio.Future[None]]]:
+        """The window of pieces read ahead: the first piece, if it was read and the iteration begins there; else empty,
+        for an iteration left half-way read other pieces than the next one."""
+        if first_chunk or not self._has_first:
+            self._drop_ahead()
+        self._has_first = False
         return self._ahead
 
-    def _drop_ahead(self) -> list[asyncio.Future[None]]:
-        """Release what was read ahead; returns reads still under way."""
-        pending = [io for _, io in self._ahead if not io.done()]
+    def _drop_ahead(self) -> None:
+        """Release what was read ahead."""
         for buffer, io in self._ahead:
             if not io.done():
                 buffer.hold_for(io)
-            elif not io.cancelled():
+                self._late.append(io)
+            else:
                 io.exception()
             buffer.release()
         self._ahead = []
-        return pending
 
     def close(self) -> None:
-        """Let go of the slot and of all buffers. Idempotent."""
+        """Let go of the slot and of all memory. Idempotent."""
         if not self._held:
             return
         self._held = False
-        if self._whole is not None:
-            self._whole.release()
-            self._whole = None
-        pending = self._drop_ahead()
-        if pending:
-            # The slot stays held until the device is done with it.
-            last = asyncio.gather(*pending, return_exceptions=True)
-            last.add_done_callback(lambda _: self._path.space.let_go(self._row_id))
+        if self._memory is not None:
+            self._record = None
+            self._memory.release()
+        elif self._ahead or self._late:
+            self._drop_ahead()
+            if self._late:
+                # The slot stays held until the device is done with it.
+                last = asyncio.gather(*self._late, return_exceptions=True)
+                last.add_done_callback(lambda _: self._path.let_go(self._row_id))
+                return
+        self._path.let_go(self._row_id)
+
+
+def close_all(readers: Sequence[EntryReader]) -> None:
+    """Close readers, of which many lie in the same memory: one step for all of their slots."""
+    row_ids = []
+    for reader in readers:
+        if reader._held and reader._memory is not None:
+            reader._held = False
+            reader._record = None
+            reader._memory.release()
+            row_ids.append(reader._row_id)
         else:
-            self._path.space.let_go(self._row_id)
-
-
-def entry_info(header: RecordHeader, row: Row) -> EntryInfo:
-    record_map = header.map
-    return EntryInfo(
-        namespace=record_map.namespace,
-        key=record_map.key,
-        write_id=row.write_id,
-        payload_bytes=row.payload_bytes,
-        stored_at=record_map.stored_ms / 1000,
-        expires_at=row.expires_at,
-        content_type=record_map.content_type,
-        metadata=record_map.metadata,
-        parts=record_map.parts,
-    )
+            reader.close()
+    if row_ids:
+        readers[0]._path.space.let_go_each(row_ids)
 
 
 class ReadPath:
@@ -138,16 +209,21 @@ class ReadPath:
         self._clock = clock
         self._device = device
         self._index = index
+        self._table = index.table
         self._commit = commit
         self.space = space
+        self.let_go = space.let_go
+        """A reader is done with a slot."""
         self._arena = arena
         self._identity = identity
         self._counters = counters
         self._health = health
         self._wait_timeout_seconds = wait_timeout_seconds
         self._block_bytes = index.geometry.block_bytes
+        self.whole_max_bytes = READ_MAX_BYTES if arena.total_bytes >= READS_MIN * READ_MAX_BYTES else TRANSFER_MAX_BYTES
+        """Largest record that is read whole."""
         # Chunks of a piece, so that with two blocks of misalignment it fits a transfer.
-        self._piece_chunks = (TRANSFER_MAX_BYTES - 2 * self._block_bytes) // CHUNK_BYTES
+        self._piece_chunks = (self.whole_max_bytes - 2 * self._block_bytes) // CHUNK_BYTES
 
     async def open(
         self,
@@ -178,14 +254,14 @@ class ReadPath:
                 self._counters.lookups["miss"] += 1
                 raise EntryNotFound
             row_id, row = found
-            if self._commit.is_expired(row):
+            if row.expires_at and self._commit.is_expired(row):
                 self._counters.lookups["expired"] += 1
                 self._free_expired(row_id, row)
                 raise EntryNotFound
             reader = await self._open_row(row_id, row, key, header_only=header_only)
             if reader is not None:
                 self.note_hit(row_id, row)
-                if slides:
+                if slides and known.settings.sliding_ttl:
                     self.slide(known.settings, row)
                 return reader
 
@@ -208,7 +284,8 @@ class ReadPath:
     def note_hit(self, row_id: int, row: Row) -> None:
         """An entry was read: it counts, and its recency too, unless its slot is another entry's by now."""
         self._counters.lookups["hit"] += 1
-        self.space.note_hit(row_id, row.slot_class)
+        self._table.touch(row_id, ACCESS_MAX)
+        self.space.hits[row.slot_class] += 1
 
     def slide(self, settings: NamespaceSettings, row: Row) -> None:
         """Move the expiry of an entry that was read, where expiries slide, once that is worth a row of the journal. A
@@ -240,70 +317,78 @@ class ReadPath:
         reader.close()
         return reader.info
 
-    # -- reads ahead (``batch_reads``) ----------------------------------------------------------------------------
+    # -- reading and verifying ------------------------------------------------------------------------------------
 
-    def try_acquire(self, size_bytes: int) -> Buffer | None:
-        return self._arena.try_acquire(size_bytes)
-
-    def read(self, offset_bytes: int, view: memoryview) -> asyncio.Future[None]:
-        return self._device.read(offset_bytes, view)
-
-    def verified(self, record: memoryview, row: Row, key: bytes | None) -> RecordHeader | None:
-        """The header of a whole small record that was read, with its payload verified; None if it is another key's.
-
-        Raises Undecodable.
-        """
-        generation = int(self._index.table.slab_generation[row.slab])
+    def verified(self, record: memoryview, row: Row, key: bytes | None, *, whole: bool = True) -> RecordHeader | None:
+        """The header of a record that was read, its payload verified too if it is ``whole``; None if it is another
+        key's. Raises Undecodable."""
+        generation = self._table.slab_generation.item(row.slab)
         header = verified_header(record, row, generation, self._identity)
         if key is not None and header.map.key != key:
             return None
-        verify_chunks(header, 0, record[row.header_bytes : row.header_bytes + row.payload_bytes])
+        if whole:
+            verify_chunks(header, 0, record[header.header_bytes : header.header_bytes + header.payload_bytes])
         return header
 
     async def _open_row(self, row_id: int, row: Row, key: bytes | None, *, header_only: bool) -> EntryReader | None:
         """A reader of this row's record; None if the row changed meanwhile, so that the key is looked up again."""
-        whole = row.record_bytes <= TRANSFER_MAX_BYTES and not header_only
-        size = round_up(row.record_bytes if whole else row.header_bytes, self._block_bytes)
+        wanted_bytes = row.header_bytes if header_only else row.record_bytes
+        whole = not header_only and wanted_bytes <= self.whole_max_bytes
+        if not whole and not header_only:
+            wanted_bytes = row.header_bytes + self._piece_chunks * CHUNK_BYTES
+        size = round_up(wanted_bytes, self._block_bytes)
         self._index.slots.hold(row_id)
-        keep = False
         buffer: Buffer | None = None
+        io: asyncio.Future[None] | None = None
+        reader: EntryReader | None = None
         try:
             buffer = self._arena.try_acquire(size) or await self._arena.acquire(size, self._wait_timeout_seconds)
-            offset = self._index.table.slot_offset(row_id)
-            header = await self._read_verified(buffer, offset, size, row_id, row, key, whole=whole)
-            if header is None:
-                return None
-            keep = True
-        finally:
-            if buffer is not None and not (keep and whole):
-                buffer.release()
-            if not keep:
-                self.space.let_go(row_id)
-        return EntryReader(self, row_id, row, header, buffer if whole else None)
-
-    async def _read_verified(
-        self, buffer: Buffer, offset: int, size: int, row_id: int, row: Row, key: bytes | None, *, whole: bool
-    ) -> RecordHeader | None:
-        where = "scrub" if key is None else "read"
-        for attempt in range(READ_ATTEMPTS):
-            last = attempt == READ_ATTEMPTS - 1
-            try:
-                await self._device.read(offset, buffer.view[:size])
-                generation = int(self._index.table.slab_generation[row.slab])
-                header = verified_header(buffer.view[:size], row, generation, self._identity)
-                if key is not None and header.map.key != key:
+            record = buffer.view[:size]
+            offset = self._index.geometry.slot_offset(row.slab, row.slot, row.slot_class)
+            for left in reversed(range(READ_ATTEMPTS)):
+                io = self._device.read(offset, record)
+                try:
+                    await io
+                    header = self.verified(record, row, key, whole=whole)
+                except (ReadFailed, Undecodable) as error:
+                    if not left:
+                        await self._failed_to_read(row_id, row, error, where="scrub" if key is None else "read")
+                    continue
+                if header is None:
                     raise EntryNotFound("another key has this digest")
                 if whole:
-                    end = row.header_bytes + row.payload_bytes
-                    verify_chunks(header, 0, buffer.view[row.header_bytes : end])
-                return header
-            except ReadFailed as error:
-                if last:
-                    await self.failed(row_id, row, QuarantineReason.UNREADABLE, str(error), where=where)
-            except Undecodable as error:
-                if last:
-                    await self.failed(row_id, row, QuarantineReason.CORRUPT, str(error), where=where)
-        return None  # the row changed meanwhile
+                    reader = EntryReader(self, row_id, row, header, record, buffer)
+                else:
+                    reader = EntryReader(self, row_id, row, header, first=None if header_only else (buffer, io))
+                break
+            return reader
+        finally:
+            if reader is None or header_only:
+                self._give_up(buffer, io, row_id if reader is None else None)
+
+    def _give_up(self, buffer: Buffer | None, io: asyncio.Future[None] | None, row_id: int | None) -> None:
+        """Release a read's buffer, and the slot ``row_id`` if one is given, both when the device is done with them."""
+        if io is not None and not io.done():
+            # Only where the one who waits was thrown out, not cancelled: a cancelled one waits for the end.
+            assert buffer is not None
+            buffer.hold_for(io)
+            buffer.release()
+            if row_id is not None:
+                io.add_done_callback(lambda io: self._late(io, row_id))
+            return
+        if buffer is not None:
+            buffer.release()
+        if row_id is not None:
+            self.space.let_go(row_id)
+
+    def _late(self, io: asyncio.Future[None], row_id: int) -> None:
+        io.exception()  # nobody reads it: a failure is met by the next read
+        self.space.let_go(row_id)
+
+    async def _failed_to_read(self, row_id: int, row: Row, error: ReadFailed | Undecodable, *, where: str) -> None:
+        unreadable = isinstance(error, ReadFailed)
+        reason = QuarantineReason.UNREADABLE if unreadable else QuarantineReason.CORRUPT
+        await self.failed(row_id, row, reason, str(error), where=where)
 
     async def failed(self, row_id: int, row: Row, reason: QuarantineReason, why: str, *, where: str = "read") -> None:
         """A record failed for good: quarantine it if its row is still the one that failed (R8).
@@ -359,7 +444,7 @@ class ReadPath:
         """Pieces of whole chunks, one read ahead of the one handed out."""
         first, last = start // CHUNK_BYTES, -(-stop // CHUNK_BYTES)
         begins = list(range(first, last, self._piece_chunks))
-        window = reader.restart()
+        window = reader.restart(first)
         offset = self._index.table.slot_offset(row_id)
         for position, begin in enumerate(begins):
             if not window:
@@ -374,12 +459,9 @@ class ReadPath:
                 await io
                 payload = buffer.view[skew : skew + payload_stop - payload_start]
                 verify_chunks(header, begin, payload)
-            except ReadFailed as error:
-                await self.failed(row_id, row, QuarantineReason.UNREADABLE, str(error))
-                raise EntryUnreadable from error
-            except Undecodable as error:
-                await self.failed(row_id, row, QuarantineReason.CORRUPT, str(error))
-                raise EntryCorrupt from error
+            except (ReadFailed, Undecodable) as error:
+                await self._failed_to_read(row_id, row, error, where="read")
+                raise (EntryUnreadable if isinstance(error, ReadFailed) else EntryCorrupt) from error
             yield payload[max(0, start - payload_start) : stop - payload_start]
             window.pop(0)[0].release()
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.format.geometry import NO_CLASS
 from storage.format.row import SlotState
+from storage.row_set import RowSet
 from storage.slot_table import RowIds, SlotTable
 
 
@@ -37,8 +38,8 @@ class Slots:
         """Holds of snapshots and imports per row, made when the first one needs it."""
         self.held_in_slab: npt.NDArray[np.int64] = np.zeros(table.geometry.slabs, dtype=np.int64)
         """How many such holds there are in each slab."""
-        self._let_go: deque[RowIds] = deque()
-        """Slots that such holds let go of, which may be in limbo only for that."""
+        self._let_go: deque[list[RowIds]] = deque()
+        """Slots that such holds are done with, of each holder in parts: still held, until they settle."""
         self.left_while_held: Callable[[int], None] = lambda _: None
         """Told of each slot with such a hold whose entry went."""
         self.in_flight: set[int] = set()
@@ -52,25 +53,23 @@ class Slots:
         self._kept_back: set[int] = set()
         self._withheld: set[int] = set()
         """Slabs on their way from one class to another: their free slots are in no class's list."""
-        self.freed_unvoided: set[int] = set()
+        self.freed_unvoided = RowSet(len(table.lines))
         """Freed slots whose header may still verify; made void before their freeing rows leave the journal (R1)."""
 
     def load(self) -> None:
         """Derive everything from the table, which was just recovered."""
         table = self._table
         self.unowned = np.flatnonzero(table.slab_class == NO_CLASS)[::-1].tolist()
-        for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
-            slot_class = int(table.slab_class[slab])
-            self.slabs_of_class[slot_class] += 1
-            row_ids = table.row_ids_of_slab(slab)
-            free = row_ids[table.lines["state"][row_ids] == SlotState.FREE]
-            self.busy[slab] = len(row_ids) - len(free)
-            if self.busy[slab]:
-                self._free[slot_class].frombytes(free[::-1].astype(np.uint32).tobytes())
+        for part in table.slabs_lines():
+            self.slabs_of_class[part.slot_class] += 1
+            free = part.row_ids(part.lines["state"] == SlotState.FREE)
+            self.busy[part.slab] = table.geometry.slots_per_slab(part.slot_class) - len(free)
+            if self.busy[part.slab]:
+                self._free[part.slot_class].frombytes(free[::-1].astype(np.uint32).tobytes())
             else:
                 # It may have been on its way to another class, with a header that says so: it must be given anew.
-                self._withheld.add(slab)
-                self.unowned.insert(0, slab)
+                self._withheld.add(part.slab)
+                self.unowned.insert(0, part.slab)
 
     # -- taking and giving back -----------------------------------------------------------------------------------
 
@@ -92,14 +91,14 @@ class Slots:
         level ``none``, and may still hold its slot (B1)."""
         self.in_flight.discard(row_id)
         if self.is_held(row_id):
-            self._into_limbo(row_id)
+            self._into_limbo(row_id, self._class_of(row_id))
             self._limbo_held.add(row_id)
         else:
             self._release(row_id)
 
-    def _into_limbo(self, row_id: int) -> None:
+    def _into_limbo(self, row_id: int, slot_class: int) -> None:
         self._limbo_ids.add(row_id)
-        self.limbo_total[self._class_of(row_id)] += 1
+        self.limbo_total[slot_class] += 1
 
     def is_idle(self, row_id: int) -> bool:
         """A free slot that is in no flight, limbo or hold and whose slab stays in its class."""
@@ -141,7 +140,7 @@ class Slots:
         """The freeing row stands in journal block ``block``: limbo until that block is flushed."""
         self._limbo.append((row_id, block, slot_class))
         self.limbo_of_class[slot_class] += 1
-        self._into_limbo(row_id)
+        self._into_limbo(row_id, slot_class)
         self.freed_unvoided.add(row_id)
 
     def settle(self, flushed_through: int, limit: int) -> tuple[int, bool]:
@@ -163,10 +162,13 @@ class Slots:
         while self._let_go:
             if not limit:
                 return count, True
-            row_ids, self._let_go[0] = self._let_go[0][:limit], self._let_go[0][limit:]
+            parts = self._let_go[0]
+            row_ids, parts[-1] = parts[-1][:limit], parts[-1][limit:]
             limit -= len(row_ids)
-            count += sum(self._release_if_let_go(row_id) for row_id in row_ids.tolist())
-            if not len(self._let_go[0]):
+            count += self._let_go_of(row_ids)
+            if not len(parts[-1]):
+                parts.pop()
+            if not parts:
                 self._let_go.popleft()
         return count, False
 
@@ -193,12 +195,28 @@ class Slots:
 
     def let_go(self, row_id: int) -> bool:
         """Returns True if that made the slot free."""
-        count = self._holds[row_id] - 1
+        count = self._holds.pop(row_id) - 1
         if count:
             self._holds[row_id] = count
             return False
-        del self._holds[row_id]
-        return self._release_if_let_go(row_id)
+        return bool(self._limbo_held) and self._release_if_let_go(row_id)
+
+    def hold_each(self, row_ids: Sequence[int]) -> None:
+        """As ``hold``, of many."""
+        holds = self._holds
+        for row_id in row_ids:
+            holds[row_id] = holds.get(row_id, 0) + 1
+
+    def let_go_each(self, row_ids: Sequence[int]) -> bool:
+        """As ``let_go``, of many; whether a slot became free."""
+        holds, freed = self._holds, False
+        for row_id in row_ids:
+            count = holds.pop(row_id) - 1
+            if count:
+                holds[row_id] = count
+            elif self._limbo_held and self._release_if_let_go(row_id):
+                freed = True
+        return freed
 
     def _release_if_let_go(self, row_id: int) -> bool:
         """Returns True if that made the slot free."""
@@ -215,14 +233,26 @@ class Slots:
         self._held_at_once[row_ids] += 1
         np.add.at(self.held_in_slab, self._table.slabs_of(row_ids), 1)
 
-    def let_go_all(self, row_ids: RowIds) -> None:
-        """Let go of slots that ``hold_all`` holds; those whose entries went meanwhile become free as they settle."""
+    def let_go_all(self, *row_ids: RowIds) -> None:
+        """Let go of all slots that a holder holds by ``hold_all``, some at a time as they settle. Those whose entries
+        went meanwhile become free with that."""
+        parts = [part for part in row_ids if len(part)]
+        if parts:
+            self._let_go.append(parts)
+
+    @property
+    def holders_leaving(self) -> int:
+        """How many are done with slots of which some are still held. Who takes holds by ``hold_all`` counts them with
+        his own: a slot has room for 255 holds."""
+        return len(self._let_go)
+
+    def _let_go_of(self, row_ids: RowIds) -> int:
+        """Returns how many slots that made free."""
         assert self._held_at_once is not None
         self._held_at_once[row_ids] -= 1
         np.subtract.at(self.held_in_slab, self._table.slabs_of(row_ids), 1)
         went = row_ids[self._table.lines["state"][row_ids] == SlotState.FREE]
-        if len(went):
-            self._let_go.append(went)
+        return sum(self._release_if_let_go(row_id) for row_id in went.tolist())
 
     def note_left(self, row_id: int) -> None:
         """The entry in a slot went."""
@@ -289,7 +319,8 @@ class Slots:
         slot_class = int(self._table.slab_class[slab])
         if slot_class != NO_CLASS:
             self.slabs_of_class[slot_class] -= 1
-            self.freed_unvoided.difference_update(self._table.row_ids_of_slab(slab).tolist())
+            mine = self._table.row_ids_of_slab(slab)
+            self.freed_unvoided.discard_between(int(mine[0]), int(mine[-1]) + 1)
         self._withheld.discard(slab)
 
     def adopt_slab(self, slot_class: int, row_ids: RowIds) -> None:
@@ -341,6 +372,11 @@ class Slots:
 
     def limbo_row_ids(self) -> list[int]:
         return list(self._limbo_ids)
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Whether anything in limbo waits for a flush, held or not."""
+        return bool(self._limbo)
 
     @property
     def limbo_count(self) -> int:

@@ -15,10 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from storage.commit import Commit
 from storage.counters import EngineCounters
 from storage.errors import Busy, DeviceFailed, Full, SpaceHeld, Unavailable
-from storage.eviction import make_eviction
 from storage.eviction.admission import Admission
 from storage.eviction.class_balance import ClassBalance
-from storage.eviction.interface import ACCESS_MAX, CALLS_MAX
+from storage.eviction.interface import CALLS_MAX
 from storage.format.row import FreeReason, SlotState
 from storage.index import Index
 from storage.journal import Journal, Unit
@@ -34,8 +33,8 @@ AHEAD_MAX_SLOTS = 2048
 # What clients can fill during one flush (some 20 ms): 20,000 puts a second of 4 KiB are 400 slots, 1.6 GB/s are 32 MiB.
 AHEAD_SHARE = 32
 """A reserve is at most one in so many slots of its class: what is kept free holds no entry that could be hit."""
-SETTLED_AT_ONCE = 4096
-"""Slots in limbo looked at between two turns of the loop: some 4 ms."""
+SETTLED_AT_ONCE = 1024
+"""Slots in limbo looked at between two turns of the loop: some 1 ms."""
 LOOK_AGAIN_SECONDS = 0.05
 """A put that waits looks again at least this often: a slot in flight that became live is news nobody tells of."""
 BORROW_RATIO_MAX = 4
@@ -73,17 +72,21 @@ class Space:
         """Whether a slot of a slab is held for long, so that the slab can't be emptied."""
         self.held_slots: Callable[[int], int] = lambda _: 0
         """How many slots of a class are held for long."""
-        self.wiped_rows: Callable[[int, int], list[int]] = lambda _class, _wanted: []
+        self.will_be_held: Callable[[int], bool] = lambda _: False
+        """Whether a slot is about to be held for long."""
+        self.wiped_rows: Callable[[int, int], Awaitable[list[int]]] = _no_rows
         """Rows of a class whose namespace was wiped: they go before any other."""
         self.holder: Callable[[], str] = lambda: ""
         """Who holds most slots for long; empty if nobody does."""
         self._all_held: set[int] = set()
         """Classes in which the last search for victims found only held ones."""
         self._drain_is_held = False
-        self._eviction = index.eviction = make_eviction(policy, index.table, index.namespaces)
+        self._eviction = index.eviction
         geometry = index.geometry
         per_slab = [geometry.slots_per_slab(kind) for kind in range(len(geometry.class_bytes))]
         self._balance = ClassBalance(geometry.class_bytes, geometry.slabs * geometry.slot_area_bytes, per_slab)
+        self.hits = self._balance.hits
+        """Reads of entries per slot class; readers count them up."""
         self._admission = Admission(
             admission, write_budget_bytes_per_second, self._eviction, asyncio.get_running_loop().time
         )
@@ -96,6 +99,17 @@ class Space:
         self._closed = False
 
     # -- reserving ------------------------------------------------------------------------------------------------
+
+    def reserve_now(self, slot_class: int) -> int:
+        """As ``reserve``, if there is a slot that can be had without waiting; else 0."""
+        if self.examine is not None or self._all_held:
+            return 0
+        row_id = self._index.slots.take(slot_class)
+        if row_id:
+            self._balance.stored[slot_class] += 1
+            if self._ahead[slot_class]:
+                self._keep_ahead(slot_class)
+        return row_id
 
     async def reserve(self, slot_class: int) -> int:
         """A free slot for a record of ``slot_class``, now in flight.
@@ -131,6 +145,11 @@ class Space:
         """Whether puts of new keys may be refused for what is known of their keys."""
         return self._admission.is_choosy
 
+    @property
+    def admits_all(self) -> bool:
+        """Whether nothing is asked of a put: ``admit`` would do nothing."""
+        return self._admission.admits_all
+
     def admit(self, slot_class: int, digest: bytes, size_bytes: int, *, is_new: bool) -> None:
         """Let a put that is about to reserve pass, and charge what it writes. Raises NotAdmitted, WriteBudgetSpent."""
         self._admission.check_budget()
@@ -143,11 +162,6 @@ class Space:
         slots = self._index.slots
         is_evicting = self._policy is not EvictionPolicy.NONE
         return is_evicting and not slots.unowned and slots.free_count(slot_class) <= self._reserve(slot_class)
-
-    def note_hit(self, row_id: int, slot_class: int) -> None:
-        """An entry was read."""
-        self._index.table.touch(row_id, ACCESS_MAX)
-        self._balance.hits[slot_class] += 1
 
     async def _examined(self, row_id: int) -> bool:
         """Whether the slot may be used. A slot neither used nor set aside goes back."""
@@ -178,6 +192,11 @@ class Space:
         if self._index.slots.let_go(row_id):
             self.pulse()
 
+    def let_go_each(self, row_ids: Sequence[int]) -> None:
+        """As ``let_go``, of many slots."""
+        if self._index.slots.let_go_each(row_ids):
+            self.pulse()
+
     def settle(self) -> None:
         """Free what limbo may give, after a flush; if that is much, the rest in the loop's next turns."""
         if self._settling is not None:
@@ -189,9 +208,9 @@ class Space:
         if freed:
             self.pulse()
 
-    def let_go_all(self, row_ids: RowIds) -> None:
+    def let_go_all(self, *row_ids: RowIds) -> None:
         """A snapshot or an import is done with its slots."""
-        self._index.slots.let_go_all(row_ids)
+        self._index.slots.let_go_all(*row_ids)
         self.settle()
 
     def trust_free_slots(self) -> None:
@@ -267,7 +286,8 @@ class Space:
     def _make_room(self, slot_class: int) -> bool:
         """See to it that a slot comes free; False if nothing can be done."""
         if self._index.slots.limbo_count:
-            self.settle_soon()
+            if self._index.slots.awaits_flush:  # else all of it is held: a flush frees nothing, and time must pass
+                self.settle_soon()
             if self._policy is EvictionPolicy.NONE:
                 return True
         if self._policy is EvictionPolicy.NONE and not self._index.namespaces.dying:
@@ -291,14 +311,14 @@ class Space:
         if ahead > 1 and coming < ahead // 2 and not self._index.slots.unowned:
             self._evict_soon(slot_class)
 
-    def relax(self) -> None:
+    async def relax(self) -> None:
         """Called now and then: a class that needs no reserve any more gives it up; puts that became live in a slab
-        which is to change its class make way."""
+        which is to change its class make way. Raises JournalUnavailable."""
         for slab in self._index.slots.draining:
-            row_ids = self._index.table.row_ids_of_slab(slab)
-            live = row_ids[self._index.table.lines["state"][row_ids] == SlotState.LIVE]
-            if not self._journal.unavailable:
-                self._free_all([int(r) for r in live if self.may_go(int(r))])
+            live = self._live_in(slab)
+            for begin in range(0, len(live), UNITS_AT_ONCE):
+                movable = [row_id for row_id in live[begin : begin + UNITS_AT_ONCE] if self.may_go(row_id)]
+                await wait_all(self._free_all(movable))
         for slot_class, ahead in enumerate(self._ahead):
             if ahead and slot_class not in self._evictors:
                 self._ahead[slot_class] = ahead // 2
@@ -331,7 +351,7 @@ class Space:
         """Evict enough of one class for its reserve, durably and flushed; returns how many entries went."""
         coming = self._index.slots.limbo_of_class[slot_class]
         wanted = max(int(not coming), self._reserve(slot_class) - self._index.slots.free_count(slot_class) - coming)
-        reason, victims = FreeReason.WIPED, self.wiped_rows(slot_class, wanted)
+        reason, victims = FreeReason.WIPED, await self.wiped_rows(slot_class, wanted)
         if wanted and not victims and self._policy is not EvictionPolicy.NONE:
             reason = FreeReason.EVICTED
             victims = self._take_slab(self._takeable(slot_class)) or await self._choose(slot_class, wanted)
@@ -354,16 +374,22 @@ class Space:
         return []
 
     def _free_all(self, row_ids: list[int], reason: FreeReason = FreeReason.EVICTED) -> list[Unit]:
+        """Join the freeing of victims that still are some: since they were chosen others may have had their turns, the
+        slot may be held or have another entry."""
         units = []
         for row_id in row_ids:
-            unit = self._commit.free(row_id, self._index.table.row(row_id).seq, reason)
+            row = self._index.table.row(row_id)
+            is_dead = row.namespace_id in self._index.namespaces.dying
+            if not (is_dead if reason is FreeReason.WIPED else is_dead or self.may_go(row_id)):
+                continue
+            unit = self._commit.free(row_id, row.seq, reason)
             if unit is not None:
                 units.append(unit)
         return units
 
     def may_go(self, row_id: int) -> bool:
         """Whether the slot would become free by an eviction: one that is held would not (L3)."""
-        return not self._index.slots.is_held(row_id)
+        return not self._index.slots.is_held(row_id) and not self.will_be_held(row_id)
 
     def _take_slab(self, givers: Sequence[int]) -> list[int]:
         """Live row ids of a slab of one of these classes that is to change its class; its slots go to nobody else."""
@@ -375,8 +401,12 @@ class Space:
         self._counters.slabs_taken += 1
         if self._index.slots.unowned:
             self.pulse()
-        row_ids = self._index.table.row_ids_of_slab(choice.slab)
-        return [int(r) for r in row_ids[self._index.table.lines["state"][row_ids] == SlotState.LIVE]]
+        return self._live_in(choice.slab)
+
+    def _live_in(self, slab: int) -> list[int]:
+        row_ids = self._index.table.row_ids_of_slab(slab)
+        live: list[int] = row_ids[self._index.table.lines["state"][row_ids] == SlotState.LIVE].tolist()
+        return live
 
     def _takeable(self, slot_class: int) -> list[int]:
         """Classes that should give a slab to this one, although it has entries of its own to evict."""
@@ -422,3 +452,7 @@ class Space:
             await asyncio.wait([self._settler])
         if self._slab_giving is not None:
             await asyncio.wait([self._slab_giving])
+
+
+async def _no_rows(_class: int, _wanted: int) -> list[int]:
+    return []

@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
+from storage.batch_reads import WINDOW_BYTES, WINDOW_READS, WINDOWS_MAX
 from storage.device.counters import OpKind
 from storage.engine import Engine
 from storage.entries import UNCONDITIONAL, Conditions, Durability, EntrySketch, PutResult
@@ -24,7 +25,7 @@ from storage.errors import (
 )
 from storage.namespace_settings import NamespaceSettings
 from storage.put_session import PutSession
-from tests.support.engines import Rig, check_accounts, get, payload_of, peek, put, turns, until
+from tests.support.engines import Rig, check_accounts, get, one_by_one, payload_of, peek, put, turns, until
 from tests.support.simulated_device import Fault
 
 Entry = tuple[bytes, bytes]
@@ -53,7 +54,7 @@ async def put_many(
 async def get_many(engine: Engine, keys: Sequence[bytes], lease_id: str = "") -> list[bytes | str]:
     """The values, and the codes of errors."""
     found: list[bytes | str] = []
-    async with aclosing(engine.open_many("n", keys, lease_id=lease_id)) as results:
+    async with aclosing(one_by_one(engine.open_many("n", keys, lease_id=lease_id))) as results:
         async for position, reader in results:
             assert position == len(found)
             if isinstance(reader, RawblockdError):
@@ -223,6 +224,98 @@ async def test_b1_a_damaged_record_is_an_error_of_its_own(rig: Rig) -> None:
     check_accounts(engine)
 
 
+async def test_r7_failures_within_a_window_are_of_their_keys(rig: Rig) -> None:
+    """A read that fails and one that does not verify, once each: both are made again, alone, and nothing is lost."""
+    engine = rig.engine
+    for number in range(80):
+        await put(engine, b"key %d" % number, payload_of(number, 3000))
+    offsets = []
+    for number in (3, 70):
+        row_id, _ = engine._commit.published(engine._identity.digest(1, b"key %d" % number)) or (0, None)
+        offsets.append(engine._index.table.slot_offset(row_id))
+    rig.device.faults.append(Fault(OpKind.READ, errno.EIO, offsets[0], offsets[0] + 4096, times=1))
+    rig.device.flips[offsets[1] + 300] = 1
+    reads = rig.device.operations(OpKind.READ)
+    async with aclosing(one_by_one(engine.open_many("n", [b"key %d" % number for number in range(80)]))) as results:
+        async for position, reader in results:
+            assert not isinstance(reader, RawblockdError)
+            assert bytes(reader.whole(0, 3000) or b"") == payload_of(position, 3000)
+            reader.close()
+            if position == 60:
+                rig.device.flips.clear()
+    assert rig.device.operations(OpKind.READ) - reads == 82
+    assert engine.status().capacity.slots.quarantined == 0
+    assert engine.counters.lookups["hit"] == 80
+
+
+async def test_results_come_in_windows_and_what_is_large_alone(rig: Rig) -> None:
+    """L1: what one list holds in memory is bounded, and an error costs no window."""
+    engine = rig.engine
+    large = engine._read_path.whole_max_bytes
+    if large > engine.status().capacity.max_value_bytes:
+        large = engine.status().capacity.max_value_bytes
+    for number in range(150):
+        await put(engine, b"key %d" % number, b"%d" % number)
+    await put(engine, b"large", payload_of(1, large))
+    keys = [b"key %d" % number for number in range(150)]
+    keys[10], keys[100] = b"absent", b"large"
+    sizes = []
+    async with aclosing(engine.open_many("n", keys)) as lists:
+        async for some in lists:
+            sizes.append(len(some))
+            assert engine._arena.used_bytes <= WINDOWS_MAX * WINDOW_BYTES
+    assert sum(sizes) == 150
+    assert sizes[0] == WINDOW_READS
+    assert max(sizes) == WINDOW_READS
+    assert idle(engine)
+    assert not engine._index.slots.holds_count
+
+
+async def test_b1_a_batch_cancelled_in_the_middle_of_its_reads(rig: Rig) -> None:
+    """Memory and slots stay taken until the device is done with them."""
+    engine = rig.engine
+    for number in range(100):
+        await put(engine, b"key %d" % number, payload_of(number, 3000))
+    rig.device.hold = lambda kind, *_: kind is OpKind.READ
+
+    async def read() -> None:
+        async with aclosing(engine.open_many("n", [b"key %d" % number for number in range(100)])) as lists:
+            async for _ in lists:
+                raise AssertionError("nothing has been read")
+
+    task = asyncio.create_task(read())
+    await turns()
+    task.cancel()
+    await turns()
+    assert not task.done()
+    assert len(rig.device.held) == 100
+    used_bytes = engine._arena.used_bytes
+    assert used_bytes >= 100 * 4096
+    assert engine._index.slots.holds_count == 100
+    for _ in range(64):  # the first window has ended, the second has not
+        rig.device.release(rig.device.held[0])
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert engine._index.slots.holds_count == 36
+    assert 0 < engine._arena.used_bytes < used_bytes
+    rig.device.release_all()
+    await until(lambda: idle(engine) and not engine._index.slots.holds_count)
+    assert await get(engine, b"key 5") == payload_of(5, 3000)
+
+
+async def test_b1_a_read_that_is_thrown_out_keeps_its_memory_until_it_has_ended(rig: Rig) -> None:
+    engine = rig.engine
+    await put(engine, b"key", b"value")
+    rig.device.hold = lambda kind, *_: kind is OpKind.READ
+    reading = engine.open_read("n", b"key")
+    reading.send(None)
+    reading.close()
+    assert engine._arena.used_bytes == 4096
+    assert engine._index.slots.holds_count == 1
+    rig.device.release_all()
+    await until(lambda: idle(engine) and not engine._index.slots.holds_count)
+
+
 async def test_l1_a_batch_larger_than_the_arena_is_read_in_order(rig: Rig) -> None:
     engine = rig.engine
     values = {b"key %d" % number: payload_of(number, 60_000) for number in range(16)}
@@ -237,7 +330,7 @@ async def test_a_batch_left_half_way_lets_go_of_what_it_read_ahead(rig: Rig) -> 
     engine = rig.engine
     for number in range(64):
         await put(engine, b"key %d" % number, b"v")
-    async with aclosing(engine.open_many("n", [b"key %d" % number for number in range(64)])) as results:
+    async with aclosing(one_by_one(engine.open_many("n", [b"key %d" % number for number in range(64)]))) as results:
         async for _, reader in results:
             assert not isinstance(reader, RawblockdError)
             reader.close()
@@ -250,7 +343,7 @@ async def test_b1_overwritten_while_it_is_read_ahead(rig: Rig) -> None:
     for number in range(64):
         await put(engine, b"key %d" % number, b"old %d" % number)
     found: list[bytes] = []
-    async with aclosing(engine.open_many("n", [b"key %d" % number for number in range(64)])) as results:
+    async with aclosing(one_by_one(engine.open_many("n", [b"key %d" % number for number in range(64)]))) as results:
         async for position, reader in results:
             assert not isinstance(reader, RawblockdError)
             found += [bytes(piece) async for piece in reader.pieces()]
@@ -288,6 +381,29 @@ async def test_exists_many_reads_nothing(rig: Rig) -> None:
     assert isinstance(sketches[2], KeyInvalid)
     assert engine.exists_many("absent", [b"key"]) == [None]
     assert engine._device.counters.read.operations == reads
+
+
+async def test_many_keys_are_looked_up_as_one_is(rig: Rig) -> None:
+    """As arrays, also those that others have pushed out of their home buckets; a put not durable yet is seen or not as
+    one that is looked for alone."""
+    engine = rig.engine
+    for number in range(300):
+        await put(engine, b"key %d" % number, bytes(number % 50))
+    rig.device.hold = lambda kind, *_: kind is OpKind.WRITE
+    sessions = [await stage(engine, b"key %d" % number, b"x" * 60) for number in (7, 8)]
+    queued = asyncio.gather(*(engine.commit_many([session]) for session in sessions))
+    await turns()
+    keys = [b"key %d" % number for number in range(400)]
+    digests = engine._identity.digests(1, keys)
+    assert digests == [engine._identity.digest(1, key) for key in keys]
+    assert engine._index.keys.find_many(digests) == [engine._index.keys.find(digest) for digest in digests]
+    assert engine._commit.published_many(digests) == [engine._commit.published(digest) for digest in digests]
+    found = engine.exists_many("n", keys)
+    assert [sketch.payload_bytes if isinstance(sketch, EntrySketch) else None for sketch in found] == [
+        number % 50 if number < 300 else None for number in range(400)
+    ]
+    rig.device.release_all()
+    await queued
 
 
 # -- deletion --------------------------------------------------------------------------------------------------------
@@ -364,7 +480,7 @@ async def test_a_read_of_a_batch_or_of_a_part_slides_the_expiry_and_a_look_does_
     for key in (b"batch", b"part", b"looked at"):
         await put(engine, key, b"v", expires_at=engine.expires_at("n", None))
     rig.clock.advance(50)
-    async for _, reader in engine.open_many("n", [b"batch"]):
+    async for _, reader in one_by_one(engine.open_many("n", [b"batch"])):
         assert not isinstance(reader, RawblockdError)
         reader.close()
     (await engine.open_read("n", b"part", sparse=True)).close()

@@ -8,19 +8,23 @@ from dataclasses import replace
 import pytest
 
 from storage.device.counters import OpKind
-from storage.errors import Full
+from storage.errors import Busy, Full
 from storage.options import EvictionPolicy
 from tests.support.damage import put_many
 from tests.support.engines import (
     OPTIONS,
     Rig,
     check_accounts,
+    formatted_image,
     get,
     payload_of,
     peek,
     put,
+    short_journal,
     until,
 )
+from tests.support.simulated_device import cut_all
+from tests.support.virtual_loop import run_virtually
 
 
 def room_of(rig: Rig) -> int:
@@ -123,6 +127,32 @@ async def test_b1_d4_a_slot_is_not_reused_beneath_a_slow_reader(rig: Rig) -> Non
     assert engine._index.slots.holds_count == 0
 
 
+def test_l1_a_put_that_waits_for_a_reader_lets_time_pass() -> None:
+    """No flush frees what a reader holds. A put that waits for it must not keep the loop busy: in virtual time, which
+    goes on only when nothing else can, it would never end."""
+
+    async def wait() -> None:
+        rig = Rig(formatted_image(), options=replace(OPTIONS, eviction=EvictionPolicy.NONE))
+        engine = await rig.start()
+        await fill(rig, 0, room_of(rig))
+        reader = await engine.open_read("n", b"fill 7")
+        await engine.delete("n", b"fill 7")
+        await engine.flush()
+        with pytest.raises(Busy):
+            await put(engine, b"one more", b"x")
+        waiting = asyncio.ensure_future(put(engine, b"one more", b"x"))
+        await asyncio.sleep(OPTIONS.wait_timeout_seconds / 2)
+        reader.close()
+        assert (await waiting).created
+        await rig.stop()
+
+    with short_journal():
+        try:
+            run_virtually(wait())
+        finally:
+            cut_all()
+
+
 async def test_a_reader_that_leaves_in_the_middle_holds_nothing(rig: Rig) -> None:
     engine, device = rig.engine, rig.device
     await put(engine, b"large", payload_of(2, 1_050_000))
@@ -136,7 +166,7 @@ async def test_a_reader_that_leaves_in_the_middle_holds_nothing(rig: Rig) -> Non
     device.release_all()
     await asyncio.wait([waiting])
     await until(lambda: engine._index.slots.holds_count == 0)
-    await pieces.aclose()  # type: ignore[attr-defined]
+    await pieces.aclose()
     waiting.exception()
     await until(lambda: engine._arena.used_bytes == 0)
 

@@ -30,7 +30,7 @@ from storage.errors import (
     SpaceHeld,
 )
 from storage.namespace_settings import NamespaceSettings, QuotaMode
-from tests.support.engines import CRASH_OPTIONS, Rig, check_accounts, formatted_image, put, short_journal
+from tests.support.engines import CRASH_OPTIONS, Rig, check_accounts, formatted_image, one_by_one, put, short_journal
 from tests.support.simulated_device import cut_all
 from tests.support.virtual_loop import run_virtually
 
@@ -148,7 +148,7 @@ class Crowd:
 
     async def _read_many(self) -> None:
         namespace, keys = self.rng.choice(NAMESPACES), self.rng.choices(KEYS, k=12)
-        async with aclosing(self.engine.open_many(namespace, keys)) as results:
+        async with aclosing(one_by_one(self.engine.open_many(namespace, keys))) as results:
             async for position, reader in results:
                 if isinstance(reader, RawblockdError):
                     assert isinstance(reader, REFUSALS), reader

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from unittest import mock
@@ -14,13 +14,14 @@ import numpy as np
 from storage.buffers import Buffer, BufferArena
 from storage.engine import Engine
 from storage.entries import UNCONDITIONAL, Conditions, Durability, PutResult
-from storage.errors import EntryNotFound, GeometryInvalid
+from storage.errors import EntryNotFound, GeometryInvalid, RawblockdError
 from storage.format.geometry import NO_CLASS, Geometry, plan
 from storage.format.parts import Part
 from storage.format.row import SlotState
 from storage.format.superblock import Superblock
 from storage.formatting import write_format
 from storage.options import EngineOptions
+from storage.read_path import EntryReader
 from tests.support.simulated_device import Image, SimulatedDevice
 
 UUID = bytes(range(16))
@@ -138,6 +139,18 @@ class Rig:
         self.device = SimulatedDevice(image.copy())
         self.engine = Engine(self.device, self.options, self.clock)
         return await self.start()
+
+
+async def one_by_one(
+    lists: AsyncGenerator[list[EntryReader | RawblockdError], None],
+) -> AsyncGenerator[tuple[int, EntryReader | RawblockdError], None]:
+    """Position and result of each key of a batch read."""
+    position = 0
+    async with aclosing(lists):
+        async for results in lists:
+            for result in results:
+                yield position, result
+                position += 1
 
 
 async def abandon(device: SimulatedDevice) -> None:

@@ -1,6 +1,6 @@
-"""Access control as the ASGI application meets it: the gate for every request, the table for every route.
+"""Access control as requests meet it: the gate for every request, the table for every route.
 
-The decisions are ``api.access``'s; here are only the ways from a scope to them and from an error to an answer.
+The decisions are ``api.access``'s; here are only the ways from a request to them and from an error to an answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ def fields_of(scope: Scope) -> dict[bytes, bytes]:
 
 def is_served(scope: Scope, room: Room) -> bool:
     """Whether the listener of this request serves routes of ``room``."""
-    served = scope.get(ROOM)
+    return serves(scope.get(ROOM), room)
+
+
+def serves(served: Room | None, room: Room) -> bool:
+    """Whether a listener of the room ``served``, None for all, serves routes of ``room``."""
     return served is None or room is Room.BOTH or room is served
 
 
@@ -57,7 +61,11 @@ class Admission:
         self._places: dict[object, Place] = {}
         self._metrics_open = metrics_open
 
-    def admit(self, scope: Scope) -> None:
+    def admit(self, method: str, fields: Mapping[bytes, bytes], place: Place) -> Credentials:
+        """As ``Gate.admit``."""
+        return self._gate.admit(method, fields, place)
+
+    def admit_scope(self, scope: Scope) -> None:
         """Note the credentials of a request in its scope. Raises what ``Gate.admit`` raises."""
         server = scope.get("server")
         place = self._places.get(server)
@@ -70,14 +78,13 @@ class Admission:
             return OPEN_METRICS
         return permission_of(template, method)
 
-    def demand(self, scope: Scope, template: str, namespace: str | None = None) -> None:
-        """Raise Unauthenticated or Forbidden unless the request may do this. As ``Permission.demand``."""
-        credentials = credentials_of(scope)
+    def demand(self, credentials: Credentials, template: str, method: str, namespace: str | None = None) -> None:
+        """Raise Unauthenticated or Forbidden unless they allow this. As ``Permission.demand``."""
         if credentials is not EVERYBODY:
-            self.permission(template, scope["method"]).demand(credentials, namespace)
+            self.permission(template, method).demand(credentials, namespace)
 
     def _new_place(self, server: object) -> Place:
-        place = _place_of(server)
+        place = place_of(server)
         if len(self._places) < PLACES_REMEMBERED:
             self._places[server] = place
         return place
@@ -111,7 +118,7 @@ class FrameworkRoutes:
         if not is_served(scope, self._admission.permission(template, method).room):
             return problem_of_status(404)
         scope[TEMPLATE] = template
-        self._admission.demand(scope, template, parameters.get("namespace"))
+        self._admission.demand(credentials_of(scope), template, method, parameters.get("namespace"))
         return None
 
     def _recognise(self, path: str) -> tuple[str | None, Mapping[str, str]]:
@@ -142,7 +149,7 @@ class FrameworkRoutes:
         return served | {"HEAD"} if "GET" in served else served
 
 
-def _place_of(server: object) -> Place:
+def place_of(server: object) -> Place:
     """``server`` is the local address of a connection: (host, port), (path, None), or None for a nameless socket."""
     if not isinstance(server, tuple) or server[1] is None:
         return Place(is_tcp=False)

@@ -1,4 +1,4 @@
-"""Sending answers over plain ASGI."""
+"""Refusals over plain ASGI: what is answered in front of the framework."""
 
 from __future__ import annotations
 
@@ -12,40 +12,30 @@ from api.problems import Problem
 
 CLOSE = (b"connection", b"close")
 
-Body = bytes | bytearray | memoryview
-"""A piece of an answer; the server may still hold it when ``send`` returns, so it isn't changed any more."""
-
-
-async def send_head(send: Send, status: int, headers: RawHeaders) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-
-
-async def send_body(send: Send, body: Body, *, more: bool = False) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-async def send_whole(send: Send, status: int, headers: RawHeaders, body: Body = b"") -> None:
-    await send_head(send, status, headers)
-    await send_body(send, body)
-
 
 async def send_problem(send: Send, problem: Problem) -> None:
     body = problem.body()
-    await send_whole(send, problem.status, problem.all_headers(body), body)
+    await _send_head(send, problem, body)
+    await _send_body(send, body)
 
 
 async def send_problem_unread(receive: Receive, send: Send, problem: Problem, *, linger: bool) -> None:
-    """Answer a request whose body was not read, and end the connection.
-
-    The connection can't go on: a client that stops sending after the answer would leave the rest of its body to be
-    taken for the next request. With ``linger``, what it is still sending is thrown away for a moment before the close.
-    """
+    """Answer a request whose body was not read, and end the connection, as ``Exchange.refuse`` does."""
     body = problem.body()
-    await send_head(send, problem.status, [*problem.all_headers(body), CLOSE])
-    await send_body(send, body, more=linger)
+    await _send_head(send, problem, body, CLOSE)
+    await _send_body(send, body, more=linger)
     if linger:
         await _discard(receive)
-        await send_body(send, b"")
+        await _send_body(send, b"")
+
+
+async def _send_head(send: Send, problem: Problem, body: bytes, *more: tuple[bytes, bytes]) -> None:
+    headers: RawHeaders = [*problem.all_headers(), (b"content-length", b"%d" % len(body)), *more]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+
+
+async def _send_body(send: Send, body: bytes, *, more: bool = False) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 async def _discard(receive: Receive) -> None:

@@ -1,4 +1,4 @@
-"""The ASGI application: values on the plain path, everything else on FastAPI."""
+"""The application: values in front of ASGI (``value_path``), everything else on FastAPI."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from api.access.gate import Gate
 from api.access.permissions import Room
-from api.admission import ROOM, TEMPLATE, Admission, FrameworkRoutes, fields_of, is_served, send_refusal
+from api.admission import ROOM, TEMPLATE, Admission, FrameworkRoutes, fields_of, send_refusal
 from api.answers import send_problem_unread
 from api.control import control_router
 from api.counters import OTHER, HttpCounters
-from api.doors.doors import Doors
 from api.engine_face import EngineFace
 from api.events import ENDLESS, HEAD_ONLY, events_router
 from api.framework_problems import add_handlers, on_mistake
@@ -28,26 +27,26 @@ from api.openapi import openapi_document
 from api.operations import Operations
 from api.operator_page.observer import Observer
 from api.operator_page.routes import operator_router
-from api.problems import Problem, problem_of, problem_of_status
+from api.problems import Problem, problem_of
 from api.reference_page import reference_router
-from api.restore_streams import RestoreStreams
 from api.settings import ApiSettings
 from api.snapshots import snapshots_router
+from api.value_path import ValuePath
 from api.value_paths import PREFIX
-from api.values import Values
 from storage.errors import ParameterInvalid, RequestRefused
 
 __all__ = ["ApiSettings", "Application", "HttpCounters", "create_app"]
 
 
 class Application:
-    """Lets each request in, sends it to the plain value path or to the framework, counts what the framework answers."""
+    """As ASGI it lets each request in, sends it to the framework and counts what that answers.
+
+    A server asks ``value_path`` first, and calls only for what doesn't lead there.
+    """
 
     def __init__(
         self,
-        values: Values,
-        doors: Doors,
-        streams: RestoreStreams,
+        value_path: ValuePath,
         framework: FastAPI,
         counters: HttpCounters,
         observer: Observer,
@@ -56,9 +55,7 @@ class Application:
         self.counters = counters
         self.observer = observer
         """Its ``run`` is a task for the process to start: without it the page has no charts."""
-        self._values = values
-        self._doors = doors
-        self._streams = streams
+        self.value_path = value_path
         self._framework = framework
         self._admission = admission
         self._routes = FrameworkRoutes(admission, PREFIX.decode())
@@ -72,23 +69,11 @@ class Application:
             await self._framework(scope, receive, send)
             return
         try:
-            self._admission.admit(scope)
+            self._admission.admit_scope(scope)
         except RequestRefused as error:
             await self._refuse(scope, receive, send, problem_of(error, 0))
-            return
-        values: Values | Doors = self._values
-        if not scope["raw_path"].startswith(PREFIX):
-            if self._streams.lead_to(scope["raw_path"]):
-                await self._streams(scope, receive, send)
-                return
-            if not self._doors.lead_to(scope["raw_path"]):
-                await self._count_framework(scope, receive, send)
-                return
-            values = self._doors
-        if is_served(scope, Room.VALUES):
-            await values(scope, receive, send)
         else:
-            await self._refuse(scope, receive, send, problem_of_status(404))
+            await self._count_framework(scope, receive, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, problem: Problem) -> None:
         started = time.perf_counter()
@@ -181,7 +166,5 @@ def create_app(
     add_handlers(framework, settings.retry_after_seconds, lambda template: whole_document()["paths"].get(template, {}))
     for path, methods in whole_document()["paths"].items():
         counters.declare(path, [method.upper() for method in methods if method != "parameters"])
-    values = Values(engine, settings, counters, admission)
-    doors = Doors(engine, settings, counters)
-    streams = RestoreStreams(engine, settings, counters, admission)
-    return Application(values, doors, streams, framework, counters, observer, admission)
+    value_path = ValuePath(engine, settings, counters, admission)
+    return Application(value_path, framework, counters, observer, admission)

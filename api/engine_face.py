@@ -5,7 +5,7 @@ Naming it here keeps the layer honest about what it uses. All calls run on the l
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from storage.counters import EngineCounters
@@ -31,7 +31,11 @@ class EntryReader(Protocol):
     @property
     def info(self) -> EntryInfo: ...
 
-    def pieces(self, start_byte: int = 0, stop_byte: int | None = None) -> AsyncIterator[memoryview]:
+    def whole(self, start_byte: int, stop_byte: int) -> memoryview | None:
+        """The verified bytes at once, until ``close``, if the record was read whole; else ``pieces`` reads them."""
+        ...
+
+    def pieces(self, start_byte: int = 0, stop_byte: int | None = None) -> AsyncGenerator[memoryview, None]:
         """The verified payload from ``start_byte`` up to ``stop_byte``; a piece is valid until the next iteration."""
         ...
 
@@ -41,8 +45,15 @@ class EntryReader(Protocol):
 class ValuePut(Protocol):
     """A put under way: its slot and buffer are reserved until ``commit`` or ``abort``.
 
-    In a batch it is staged instead, which gives its memory back, and committed together with others.
+    In a batch it is staged instead, which gives its memory back, and committed together with others. ``room``,
+    ``filled`` and ``make_room`` are those of ``exchange.BodyTarget``.
     """
+
+    def room(self) -> memoryview: ...
+
+    def filled(self, count: int) -> None: ...
+
+    async def make_room(self) -> None: ...
 
     async def write(self, data: bytes | memoryview) -> None: ...
 
@@ -146,8 +157,8 @@ class EngineFace(Protocol):
 
     def open_many(
         self, namespace: str, keys: Sequence[bytes], *, lease_id: str = ...
-    ) -> AsyncGenerator[tuple[int, EntryReader | RawblockdError], None]:
-        """In order; a reader is closed before the next one is asked for."""
+    ) -> AsyncGenerator[Sequence[EntryReader | RawblockdError], None]:
+        """Some at a time, in order; the readers of a list are closed before the next list is asked for."""
         ...
 
     async def commit_many(self, puts: Sequence[Any]) -> list[PutResult | RawblockdError]:
@@ -190,9 +201,9 @@ class EngineFace(Protocol):
 
     def end_snapshot(self, snapshot_id: str) -> None: ...
 
-    async def snapshot_digests(self, snapshot_id: str) -> bytes: ...
+    def snapshot_digests(self, snapshot_id: str) -> AsyncGenerator[bytes, None]: ...
 
-    def export_entries(self, snapshot_id: str, *, start: int = ..., since: int = ...) -> int: ...
+    async def export_entries(self, snapshot_id: str, *, start: int = ..., since: int = ...) -> int: ...
 
     def export(
         self, snapshot_id: str, *, start: int = ..., since: int = ...

@@ -17,7 +17,7 @@ from storage.errors import BatchTooLarge, RawblockdError
 def response_of(problem: Problem) -> Response:
     body = problem.body()
     response = Response(body, problem.status)
-    response.raw_headers = problem.all_headers(body)
+    response.raw_headers = [*problem.all_headers(), (b"content-length", b"%d" % len(body))]
     return response
 
 

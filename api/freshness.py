@@ -6,7 +6,6 @@ import math
 import re
 
 from api.dates import format_date
-from api.headers import RawHeaders
 from api.limits import TTL_MAX_SECONDS
 from storage.entries import EntryInfo
 from storage.errors import ParameterInvalid
@@ -36,18 +35,18 @@ def read_ttl(parameters: dict[str, str], fields: dict[bytes, bytes]) -> int | No
     return _seconds((given[0] or b"").rstrip(b" \t").decode("latin-1"), "max-age")
 
 
-def freshness_headers(info: EntryInfo, now: float) -> RawHeaders:
+def freshness_lines(info: EntryInfo, now: float) -> bytes:
     """``Last-Modified``, and for an entry that expires ``Age`` and ``Cache-Control``.
 
     ``max-age`` counts from when the value was stored, as ``Age`` does: a cache takes the one from the other
     (RFC 9111, 4.2), and what remains is what the entry has left here.
     """
-    headers = [(b"last-modified", format_date(int(info.stored_at)))]
-    if info.expires_at:
-        lifetime = max(0, info.expires_at - math.ceil(info.stored_at))
-        headers.append((b"age", b"%d" % max(0, int(now - info.stored_at))))
-        headers.append((b"cache-control", b"max-age=%d" % lifetime))
-    return headers
+    modified = b"last-modified: %b\r\n" % format_date(int(info.stored_at))
+    if not info.expires_at:
+        return modified
+    lifetime = max(0, info.expires_at - math.ceil(info.stored_at))
+    age = max(0, int(now - info.stored_at))
+    return b"%bage: %d\r\ncache-control: max-age=%d\r\n" % (modified, age, lifetime)
 
 
 def _seconds(text: str, parameter: str) -> int:

@@ -8,17 +8,26 @@ from storage.errors import LengthRequired, ParameterInvalid
 
 RawHeaders = list[tuple[bytes, bytes]]
 
-NO_SCRIPTS: RawHeaders = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", b"sandbox; default-src 'none'"),
-]
+NO_SCRIPTS = b"x-content-type-options: nosniff\r\ncontent-security-policy: sandbox; default-src 'none'\r\n"
 """A value is whatever a client put. Opened in a browser it must not run as a page of the daemon, whose operator
 routes are of the same origin."""
 
-HIT = (b"cache-status", b"rawblockd; hit")
+HIT = b"cache-status: rawblockd; hit\r\n"
 MISS = (b"cache-status", b"rawblockd; fwd=miss")
 CORRUPT = (b"cache-status", b"rawblockd; fwd=miss; detail=corrupt")
 """RFC 9211. A corrupt entry is a miss that says why (R8)."""
+
+
+def line(name: bytes, value: bytes) -> bytes:
+    """A header field as it is sent. Raises ValueError for a value that would be more than one."""
+    if b"\n" in value or b"\r" in value or b"\0" in value:
+        raise ValueError(f"the field {name.decode()} would end within its value")
+    return name + b": " + value + b"\r\n"
+
+
+def encode(headers: RawHeaders) -> bytes:
+    """Header fields as they are sent."""
+    return b"".join([line(name, value) for name, value in headers])
 
 
 def read_fields(raw: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from api.batch.answers import send_document
-from api.batch.body import BodyStream
 from api.batch.forms import Form, form_of_body
 from api.batch.memory import BatchMemory
 from api.import_chunks import ChunkReader
@@ -26,7 +25,7 @@ async def answer_part(request: ValueRequest, import_id: str, part: str, memory: 
         raise MediaTypeUnsupported("Content-Type is application/msgpack")
     upload = request.engine.begin_import_part(import_id, part)
     try:
-        reader = ChunkReader(BodyStream(request).next)
+        reader = ChunkReader(request.exchange.receive)
         while (keys := await reader.keys()) is not None:
             size_bytes = await reader.rows_bytes(len(keys))
             with memory.share() as share:
@@ -36,4 +35,4 @@ async def answer_part(request: ValueRequest, import_id: str, part: str, memory: 
     finally:
         # Also when the task is cancelled: no slot and no buffer may stay behind.
         upload.abort()
-    return await send_document(request, Form.JSON, {"keys": count})
+    return send_document(request, Form.JSON, {"keys": count})

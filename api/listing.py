@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.answers import send_whole
 from api.batch.forms import Form, dump_json, form_of_answer, to_base64
 from api.batch.packing import pack
 from api.batch.results import etag_text
-from api.headers import NO_SCRIPTS
+from api.headers import NO_SCRIPTS, encode
 from api.limits import LISTING_DEFAULT, LISTING_MAX
 from api.metadata import DEFAULT_CONTENT_TYPE
 from api.parameters import read_raw_parameters, text_of
@@ -33,15 +32,8 @@ async def answer_listing(request: ValueRequest) -> int:
     describe = _in_json if form is Form.JSON else _in_msgpack
     document = {"entries": [describe(info) for info in page.entries], "cursor": page.cursor}
     body = dump_json(document) if form is Form.JSON else pack(document)
-    headers = [
-        (b"content-type", form.value),
-        (b"content-length", b"%d" % len(body)),
-        (b"cache-control", b"no-store"),
-        (b"vary", b"Accept"),
-        *NO_SCRIPTS,
-    ]
-    request.answered = True
-    await send_whole(request.send, 200, headers, body)
+    lines = encode([(b"content-type", form.value), (b"cache-control", b"no-store"), (b"vary", b"Accept")])
+    request.exchange.answer(200, lines + NO_SCRIPTS, body)
     return 200
 
 

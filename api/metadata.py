@@ -7,8 +7,9 @@ characters than those of ISO 8859-1.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-from api.headers import RawHeaders
+from api.headers import line
 from storage.entries import EntryInfo
 from storage.errors import MetadataInvalid
 from storage.limits import METADATA_MAX_BYTES, METADATA_MAX_ITEMS
@@ -55,9 +56,14 @@ def read_metadata(fields: dict[bytes, bytes], content_type: str) -> tuple[tuple[
     return tuple(items)
 
 
-def metadata_headers(info: EntryInfo) -> RawHeaders:
+def metadata_lines(info: EntryInfo) -> bytes:
     """The content type and the client metadata of an entry as header fields."""
-    headers = [(b"content-type", info.content_type.encode("latin-1") if info.content_type else DEFAULT_CONTENT_TYPE)]
+    lines = _type_line(info.content_type)
     for name, value in info.metadata:
-        headers.append((META_PREFIX + name.encode("ascii"), value.encode("latin-1")))
-    return headers
+        lines += line(META_PREFIX + name.encode("ascii"), value.encode("latin-1"))
+    return lines
+
+
+@lru_cache(maxsize=256)
+def _type_line(content_type: str) -> bytes:
+    return line(b"content-type", content_type.encode("latin-1") if content_type else DEFAULT_CONTENT_TYPE)

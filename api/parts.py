@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from api.batch.fields import is_unicode
-from api.headers import RawHeaders
+from api.headers import line
 from storage.entries import EntryInfo
 from storage.errors import ParameterInvalid, PartNotFound, PartsInvalid
 from storage.format.parts import PARTS_MAX, Part, bounds
@@ -51,13 +51,13 @@ def read_parts(fields: dict[bytes, bytes]) -> tuple[Part, ...]:
         at = separator.end()
 
 
-def parts_headers(parts: Sequence[Part]) -> RawHeaders:
+def parts_lines(parts: Sequence[Part]) -> bytes:
     """What an answer says of an entry's parts."""
     if not parts:
-        return []
+        return b""
     shapes = (",".join(map(str, part.shape)) for part in parts)
     named = (f"{part.name}={part.dtype}[{shape}]" for part, shape in zip(parts, shapes, strict=True))
-    return [(PARTS_FIELD, ", ".join(named).encode("ascii"))]
+    return line(PARTS_FIELD, ", ".join(named).encode("ascii"))
 
 
 def find_part(info: EntryInfo, name: str) -> Bounds:

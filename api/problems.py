@@ -65,13 +65,9 @@ class Problem:
             document.setdefault(name, value)
         return json.dumps(document, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace")
 
-    def all_headers(self, body: bytes) -> RawHeaders:
-        return [
-            (b"content-type", MEDIA_TYPE.encode()),
-            (b"content-length", b"%d" % len(body)),
-            (b"cache-control", b"no-store"),
-            *self.headers,
-        ]
+    def all_headers(self) -> RawHeaders:
+        """Without Content-Length."""
+        return [(b"content-type", MEDIA_TYPE.encode()), (b"cache-control", b"no-store"), *self.headers]
 
 
 def problem_of(error: RawblockdError, retry_after_seconds: int) -> Problem:

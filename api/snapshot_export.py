@@ -12,14 +12,14 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
 
-from api.answers import send_whole
 from api.batch.answer_stream import AnswerStream
-from api.batch.answers import answer_headers
+from api.batch.answers import answer_lines
 from api.batch.forms import Form
 from api.batch.packing import hit_result, pack, pack_bin_head
 from api.batch.results import etag_text, failure
 from api.engine_face import EntryReader
-from api.limits import EXPORT_DIGESTS_BYTES, EXPORT_NUMBER_MAX
+from api.exchange import UNKNOWN_LENGTH
+from api.limits import EXPORT_NUMBER_MAX
 from api.parameters import read_parameters
 from api.parts import list_of_parts
 from api.restore_models import SchemaDocument
@@ -45,8 +45,7 @@ async def answer_export(request: ValueRequest, view: SnapshotView) -> int:
 async def answer_export_head(request: ValueRequest, view: SnapshotView) -> int:
     """Answer as ``answer_export`` would, without the body."""
     _read_position(request, view)
-    request.answered = True
-    await send_whole(request.send, 200, answer_headers(Form.MSGPACK))
+    request.exchange.answer(200, answer_lines(Form.MSGPACK), length=UNKNOWN_LENGTH)
     return 200
 
 
@@ -79,20 +78,17 @@ class _Export:
         self._damaged = 0
 
     async def answer(self) -> int:
-        stream = AnswerStream(self._request, answer_headers(Form.MSGPACK))
-        try:
-            stream.pending += pack(self._manifest())
-            while await self._read_ahead(stream):
-                await stream.sent()
-            if self._since:
-                await self._write_digests(stream)
-            stream.pending += pack({"end": True, "entries": self._entries, "damaged": self._damaged})
-            await stream.end()
-        finally:
-            stream.close()
+        stream = AnswerStream(self._request, answer_lines(Form.MSGPACK))
+        stream.pending += pack(await self._manifest())
+        while await self._read_ahead(stream):
+            await stream.sent()
+        if self._since:
+            await self._write_digests(stream)
+        stream.pending += pack({"end": True, "entries": self._entries, "damaged": self._damaged})
+        stream.end()
         return 200
 
-    def _manifest(self) -> dict[str, Any]:
+    async def _manifest(self) -> dict[str, Any]:
         view, engine = self._view, self._request.engine
         return {
             "format": FORMAT,
@@ -101,7 +97,7 @@ class _Export:
             "seq": view.seq,
             "since": self._since,
             "from": self._start,
-            "entries": engine.export_entries(view.snapshot_id, start=self._start, since=self._since),
+            "entries": await engine.export_entries(view.snapshot_id, start=self._start, since=self._since),
             "snapshot_entries": view.entries,
             "payload_bytes": view.payload_bytes,
             "checksum": view.checksum,
@@ -179,14 +175,13 @@ class _Export:
 
     async def _write_digests(self, stream: AnswerStream) -> None:
         """Of all entries of the snapshot: what an earlier one had and this list has not is gone."""
-        digests = memoryview(await self._request.engine.snapshot_digests(self._view.snapshot_id))
         stream.pending += pack({"digests": self._view.entries})
-        for at in range(0, len(digests), EXPORT_DIGESTS_BYTES):
-            part = digests[at : at + EXPORT_DIGESTS_BYTES]
-            stream.pending += pack_bin_head(len(part))
-            stream.pending += part
-            if stream.is_full and not await stream.send_promptly():
-                await stream.sent()
+        async with aclosing(self._request.engine.snapshot_digests(self._view.snapshot_id)) as parts:
+            async for part in parts:
+                stream.pending += pack_bin_head(len(part))
+                stream.pending += part
+                if stream.is_full and not await stream.send_promptly():
+                    await stream.sent()
 
 
 def _head(info: EntryInfo, row: Row, place: dict[str, Any]) -> bytes:

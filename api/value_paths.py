@@ -10,6 +10,7 @@ first one ends it; an escaped colon (``%3A``) is a character of the name, and no
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from storage.errors import KeyInvalid, NamespaceInvalid
@@ -36,6 +37,7 @@ def split_verb(raw_path: bytes) -> tuple[bytes, bytes | None]:
     return namespace, verb if colon else None
 
 
+@lru_cache(maxsize=1024)
 def decode_namespace(raw: bytes) -> str:
     """Raises ``NamespaceInvalid``."""
     # Escaped unreserved characters are the same name (RFC 3986, 2.3).

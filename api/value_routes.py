@@ -33,11 +33,6 @@ class ValueRoute:
         """The template whose permission a request needs."""
         return self.holds_template if query and self.holds_template else self.template
 
-    @property
-    def allow(self) -> bytes:
-        """The value of ``Allow``."""
-        return ", ".join(self.handlers).encode()
-
 
 def _with_memory(answer: Callable[[ValueRequest, BatchMemory], Awaitable[int]], memory: BatchMemory) -> Handler:
     return lambda request: answer(request, memory)

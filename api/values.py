@@ -1,4 +1,4 @@
-"""The value routes as one plain ASGI application: no framework routing, no validation models, no middleware.
+"""The value routes: no framework routing, no validation models, no middleware.
 
 At 4 KiB the HTTP layer is the bound of the daemon, so this path does the least that HTTP asks for.
 """
@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import time
 
-from starlette.types import Receive, Scope, Send
-
+from api.access.credentials import Credentials
 from api.admission import Admission
 from api.counters import OTHER, HttpCounters
 from api.engine_face import EngineFace
+from api.exchange import Exchange
 from api.headers import refuse_upgrade_with_body
 from api.problems import problem_of_status
-from api.refusals import FAILURES, answer_failure, refuse
+from api.refusals import FAILURES, answer_failure, refuse, refuse_method
 from api.serving import refuse_unless_serving
 from api.settings import ApiSettings
 from api.value_paths import decode_key, decode_namespace
-from api.value_request import ValueRequest, value_request
+from api.value_request import ValueRequest
 from api.value_routes import ValueRoute, ValueRoutes
 
 
@@ -34,35 +34,32 @@ class Values:
         for route in self._routes.all:
             counters.declare(route.template, route.handlers)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = time.perf_counter()
-        request = value_request(self._engine, self._settings, scope, receive, send)
-        route, namespace, key = self._routes.find(scope["raw_path"])
+    async def handle(self, exchange: Exchange, credentials: Credentials, started: float) -> None:
+        route, namespace, key = self._routes.find(exchange.raw_path)
         code = 500
         try:
             if route is None:
-                code = await refuse(request, problem_of_status(404))
+                code = refuse(exchange, problem_of_status(404))
             else:
-                code = await self._answer(request, scope, route, namespace, key)
+                request = ValueRequest(self._engine, self._settings, exchange, credentials)
+                code = await self._answer(request, route, namespace, key)
         finally:
             template = OTHER if route is None else route.template
-            self._counters.record(template, scope["method"], code, time.perf_counter() - started)
+            self._counters.record(template, exchange.method, code, time.perf_counter() - started)
 
-    async def _answer(
-        self, request: ValueRequest, scope: Scope, route: ValueRoute, namespace: bytes, key: bytes | None
-    ) -> int:
-        answer = route.handlers.get(scope["method"])
+    async def _answer(self, request: ValueRequest, route: ValueRoute, namespace: bytes, key: bytes | None) -> int:
+        exchange = request.exchange
+        answer = route.handlers.get(exchange.method)
         if answer is None:
-            problem = problem_of_status(405)
-            problem.headers.append((b"allow", route.allow))
-            return await refuse(request, problem)
+            return refuse_method(exchange, route.handlers)
         try:
-            refuse_upgrade_with_body(request.fields)
+            refuse_upgrade_with_body(exchange.fields)
             request.namespace = decode_namespace(namespace)
-            self._admission.demand(scope, route.permission_template(request.query), request.namespace)
+            template = route.permission_template(request.query)
+            self._admission.demand(request.credentials, template, exchange.method, request.namespace)
             refuse_unless_serving(self._engine)
             if key is not None:
                 request.key = decode_key(key)
             return await answer(request)
         except FAILURES as error:
-            return await answer_failure(request, error)
+            return answer_failure(exchange, error, self._settings.retry_after_seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from api.answers import send_whole
 from api.conditions import read_conditions
 from api.defaults import durability_of
 from api.parameters import read_durability, read_parameters
@@ -17,6 +16,5 @@ async def answer_delete(request: ValueRequest) -> int:
     durability = durability_of(request, read_durability(parameters))
     conditions = read_conditions(request.fields)
     await request.engine.delete(request.namespace, request.key, conditions=conditions, durability=durability)
-    request.answered = True
-    await send_whole(request.send, 204, [])
+    request.exchange.answer(204, b"")
     return 204

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from api.answers import send_whole
 from api.conditions import read_conditions
 from api.defaults import durability_of, expiry_of
 from api.freshness import read_ttl
-from api.headers import etag
+from api.headers import etag, line
 from api.metadata import META_PREFIX, read_content_type, read_metadata
 from api.parameters import read_durability, read_parameters
 from api.value_request import ValueRequest
@@ -23,7 +22,7 @@ async def answer_patch(request: ValueRequest) -> int:
     MetadataInvalid.
     """
     fields = request.fields
-    if request.body_unread:
+    if request.exchange.body_unread:
         raise ParameterInvalid("a PATCH changes what is kept with a value, and has no body", parameter="Content-Length")
     parameters = read_parameters(request.query, _PARAMETERS)
     durability = durability_of(request, read_durability(parameters))
@@ -50,8 +49,7 @@ async def answer_patch(request: ValueRequest) -> int:
             durability=durability,
         )
         write_id = result.write_id
-    request.answered = True
-    await send_whole(request.send, 204, [(b"etag", etag(write_id))])
+    request.exchange.answer(204, line(b"etag", etag(write_id)))
     return 204
 
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from api.answers import send_whole
 from api.conditions import read_conditions
 from api.defaults import durability_of, expiry_of
 from api.digests import DigestCheck, read_digests
 from api.engine_face import ValuePut
 from api.freshness import read_ttl
-from api.headers import declared_length, etag
-from api.limits import TRICKLE_BYTES
+from api.headers import declared_length
 from api.metadata import read_content_type, read_metadata
 from api.parameters import read_durability, read_parameters
 from api.parts import read_parts
-from api.value_request import BodyTimeout, ClientGone, ValueRequest
+from api.value_request import ValueRequest
 from storage.entries import Durability, PutResult
-from storage.errors import ContentRangeUnsupported, LengthMismatch, ParameterInvalid
+from storage.errors import ContentRangeUnsupported, ParameterInvalid
 
 _PARAMETERS = frozenset({"ttl", "durability"})
 
-_LEVELS = {level: level.value.encode() for level in Durability}
+_LEVELS = {level: b"rawblockd-durability: %b\r\n" % level.value.encode() for level in Durability}
 
 
 async def answer_put(request: ValueRequest, sha256: bytes | None = None) -> int:
@@ -58,8 +54,10 @@ async def answer_put(request: ValueRequest, sha256: bytes | None = None) -> int:
     )
     result: PutResult | None = None
     try:
-        await _take_body(request, put, length, check)
-        if check is not None:
+        if check is None:
+            await request.exchange.receive_into(put)
+        else:
+            await request.exchange.receive_into(_Checked(put, check))
             check.verify()
         result = await put.commit()
     finally:
@@ -67,48 +65,22 @@ async def answer_put(request: ValueRequest, sha256: bytes | None = None) -> int:
         if result is None:
             put.abort()
     status = 201 if result.created else 204
-    headers = [(b"etag", etag(result.write_id)), (b"rawblockd-durability", _LEVELS[result.durability])]
-    if status == 201:
-        headers.append((b"content-length", b"0"))
-    request.answered = True
-    await send_whole(request.send, status, headers)
+    request.exchange.answer(status, b'etag: "%016x"\r\n%b' % (result.write_id, _LEVELS[result.durability]))
     return status
 
 
-async def _take_body(request: ValueRequest, put: ValuePut, length: int, check: DigestCheck | None) -> None:
-    """Hand the body on as it comes, all ``length`` bytes of it, as long as the client keeps up its pace.
+class _Checked:
+    """A put whose body must have certain digests besides."""
 
-    A client that pauses holds a slot and a buffer: it has the body timeout for each ``TRICKLE_BYTES`` of its body.
-    """
-    loop = asyncio.get_running_loop()
-    timeout_seconds = request.settings.body_timeout_seconds
-    deadline = loop.time() + timeout_seconds
-    fresh_bytes = 0
-    left_bytes = length
-    while left_bytes:
-        try:
-            async with asyncio.timeout_at(deadline):
-                message = await request.receive()
-        except TimeoutError:
-            raise BodyTimeout() from None
-        if message["type"] != "http.request":
-            raise ClientGone()
-        data = message.get("body", b"")
-        left_bytes -= len(data)
-        if left_bytes < 0 or (left_bytes and not message.get("more_body", False)):
-            raise LengthMismatch(f"{length} bytes were declared")
-        if check is not None:
-            check.update(data)
-        began = loop.time()
-        await put.write(data)
-        now = loop.time()
-        fresh_bytes += len(data)
-        if fresh_bytes >= TRICKLE_BYTES:
-            fresh_bytes = 0
-            deadline = now + timeout_seconds
-        else:
-            deadline += now - began  # the device's time is not the client's
-    request.body_unread = False
+    def __init__(self, put: ValuePut, check: DigestCheck) -> None:
+        self.room = put.room
+        self.make_room = put.make_room
+        self._put = put
+        self._check = check
+
+    def filled(self, count: int) -> None:
+        self._check.update(self._put.room()[:count])
+        self._put.filled(count)
 
 
 def _refuse_unsupported(fields: dict[bytes, bytes]) -> None:

@@ -1,13 +1,21 @@
-"""One HTTP connection: uvicorn's protocol with limits on what a client may hold (L1).
+"""One HTTP connection: uvicorn's protocol with a way past ASGI for values, and limits on what a client may hold (L1).
 
 The parser itself bounds nothing: neither the length of a request's head nor the time for it, nor how long
 a client may stall an upload or leave an answer unread. A sweep once a second enforces the times, so
 that they cost a request no timer.
+
+Requests that lead to ``ValuePath`` become a ``ConnectionExchange`` and are handled here; all others are uvicorn's, as
+ASGI. Both stand in one queue, so that pipelined ones are answered in order.
+
+What that is worth, in µs of CPU a request for everything but the engine (system calls included, 32 connections, lowest
+of three): GET of 4 KiB 38 as ASGI, 21 so; PUT of 4 KiB 45 and 26, of 64 KiB 73 and 41, of 1 MiB 1310 and 190.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +25,18 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from api.access.gate import Place
+from api.access.permissions import Room
+from api.admission import place_of
 from api.events import ENDLESS
+from api.exchange import Body
+from api.headers import read_fields
+from api.value_path import ValuePath
+from rawblockd.exchange import ConnectionExchange
+from rawblockd.handling import Handling
+from rawblockd.receiver import READ_BYTES, Receiver
+
+log = logging.getLogger("rawblockd.http")
 
 HEAD_MAX_BYTES = 64 * 1024
 """Request line and headers together. The largest legal: 3 KiB of escaped key, 8 KiB of metadata, the usual rest."""
@@ -34,12 +53,19 @@ LINGER_SECONDS = 2.0
 LINGER_MAX_BYTES = 1 << 20
 """How long, and how much of what the client still sends, is thrown away behind a refusal before the connection goes."""
 
+PIPELINED_AT_ONCE = 16
+"""Pipelined requests answered in one go, if none of them has to wait; then others have a turn of the loop."""
+
+_PARTS_MAX = os.sysconf("SC_IOV_MAX")
+"""Most buffers that the kernel takes at once, the head among them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     max_connections: int
     body_timeout_seconds: float
     send_timeout_seconds: float
+    keep_alive_seconds: float
 
 
 def problem(status: int, title: str, code: str) -> bytes:
@@ -47,8 +73,18 @@ def problem(status: int, title: str, code: str) -> bytes:
     return f'{{"type":"about:blank","title":"{title}","status":{status},"code":"{code}"}}'.encode()
 
 
+Cycle = RequestResponseCycle | ConnectionExchange
+
+
 class Connection(HttpToolsProtocol):
     limits: ConnectionLimits
+    value_path: ValuePath | None
+    """Without one, everything is ASGI."""
+    room: Room | None
+    read_buffer: memoryview
+    """Shared by the connections of one server, and so of one loop."""
+    handlings: set[Handling]
+    """Those of the server that have not ended within their first step, also of clients that have left."""
 
     def __init__(
         self,
@@ -62,15 +98,33 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._refused = False
         self._refusal = b""
-        self._running: RequestResponseCycle | None = None
+        self._running: Cycle | None = None
+        """The newest request that was begun."""
+        self._is_busy = False
+        """Its handler is not through."""
+        self._ready: ConnectionExchange | None = None
+        """To be begun when the parser is through with what was read: often the body has come by then."""
+        self._advancing = False
+        self._lingering: ConnectionExchange | None = None
         self._discarded_bytes = 0
-        self._heard_at = self.loop.time()
-        self._head_began_at = self._heard_at
+        self.heard_at = self.loop.time()
+        self._head_began_at = self.heard_at
+        self._idle_since: float | None = None
         self._unsent_bytes = 0
-        self._sent_at = self._heard_at
+        self._sent_at = self.heard_at
+        self._receiver = Receiver(self, self.read_buffer)
+        self._descriptor = -1
+        self._default_headers: list[tuple[bytes, bytes]] = []
+        self._server_lines = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_protocol(self._receiver)
+        self.place: Place = place_of(self.server)
+        if transport.get_extra_info("sslcontext") is None:
+            # What the kernel takes at once needs no buffer in between; what it doesn't is waited for till it is gone.
+            self._descriptor = transport.get_extra_info("socket").fileno()
+            transport.set_write_buffer_limits(0)
         excess = len(self.connections) - self.limits.max_connections
         if excess > EXCESS_CONNECTIONS:
             transport.abort()
@@ -78,45 +132,67 @@ class Connection(HttpToolsProtocol):
             self.app = _too_many
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._newest_exchange is not None:
+            self.cycle = None  # type: ignore[assignment]  # not one that uvicorn can tell
         super().connection_lost(exc)
         # uvicorn tells only the newest request; of pipelined ones that isn't the one being answered.
         self.pipeline.clear()
+        self._ready = None
         if self._running is not None:
             _disconnect(self._running)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._refusal and self._is_idle():
-            self._send_refusal()
 
     @property
     def is_stream(self) -> bool:
         """True if the newest answer is one that goes on until somebody ends it."""
-        return self._running is not None and ENDLESS in self._running.scope
+        return isinstance(self._running, RequestResponseCycle) and ENDLESS in self._running.scope
+
+    @property
+    def _path_of_values(self) -> ValuePath:
+        assert self.value_path is not None, "an exchange leads there"
+        return self.value_path
+
+    @property
+    def _newest_exchange(self) -> ConnectionExchange | None:
+        """The newest request, if it is one in front of ASGI."""
+        newest: object = self.cycle
+        return newest if type(newest) is ConnectionExchange else None
 
     def _is_idle(self) -> bool:
         """True if no answer is due any more."""
         return not self.pipeline and (self._running is None or self._running.response_complete)
 
+    # -- what arrives ----------------------------------------------------------------------------------------------
+
+    def note_heard(self) -> None:
+        self.heard_at = self.loop.time()
+
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self.loop.time()
+        self.heard_at = self.loop.time()
+        self._idle_since = None
         if self._refused:
             self._discard(len(data))
+            return
+        if self._lingering is not None and self._lingering.throw_away(len(data)):
             return
         if self._head_open:
             self._head_bytes += len(data)
         super().data_received(data)
         if self._head_open and self._head_bytes > HEAD_MAX_BYTES and not self._refused:
             self._refuse(431, "The head of the request is too large.", "head_too_large")
+        ready = self._ready
+        if ready is not None:
+            self._ready = None
+            self.pipeline.append((ready, None))  # type: ignore[arg-type]
+            self._advance()
+        elif (newest := self._newest_exchange) is not None:
+            newest.on_parsed()
 
     def on_message_begin(self) -> None:
         self._head_open = True
-        self._head_began_at = self._heard_at
-        super().on_message_begin()
+        self._head_began_at = self.heard_at
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
 
     def on_headers_complete(self) -> None:
         self._head_open = False
@@ -124,19 +200,200 @@ class Connection(HttpToolsProtocol):
         if self._refused or self._refuse_large_head(head_bytes):
             return
         try:
-            super().on_headers_complete()
+            target = httptools.parse_url(self.url)
         except httptools.HttpParserInvalidURLError:
             # Raised inside a callback it would end as a log line with a traceback: it is the client's mistake.
             self._refuse(400, "The request line is not valid.", "bad_request")
+            return
+        raw_path = target.path or b""
+        if self.value_path is not None and self.value_path.leads_to(raw_path) and self.app is not _too_many:
+            self._new_exchange(raw_path, target.query or b"")
+        else:
+            self._hand_on()
+
+    def _new_exchange(self, raw_path: bytes, query: bytes) -> None:
+        fields = dict(self.headers)
+        if len(fields) != len(self.headers):
+            fields = read_fields(self.headers)
+        parser = self.parser
+        earlier: Cycle | None = self.cycle
+        exchange = ConnectionExchange(
+            self,
+            parser.get_method().decode("ascii"),
+            raw_path,
+            query,
+            fields,
+            # Without the field, the parser knows that HTTP/1.0 closes; with it, uvicorn closes nonetheless.
+            keep_alive=parser.should_keep_alive() and (b"connection" not in fields or self._is_new_http()),
+            awaits_continue=self.expect_100_continue,
+        )
+        self.cycle = exchange  # type: ignore[assignment]
+        if earlier is None or earlier.response_complete:
+            self._running = self._ready = exchange
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, None))  # type: ignore[arg-type]
+
+    def _is_new_http(self) -> bool:
+        return bool(self.parser.get_http_version() != "1.0")
+
+    def _hand_on(self) -> None:
+        """Let uvicorn make an ASGI request of the head."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers.extend(headers)
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         # The parser goes on with what it has although the request was refused: there is no cycle for it.
-        if not self._refused:
+        if self._refused:
+            return
+        newest = self._newest_exchange
+        if newest is not None:
+            newest.on_body(body)
+        else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if not self._refused:
+        if self._refused:
+            return
+        newest = self._newest_exchange
+        if newest is not None:
+            newest.on_message_complete()
+        else:
             super().on_message_complete()
+
+    def begin_direct_body(self, exchange: ConnectionExchange) -> None:
+        """Let the rest of the newest request's body go past the parser."""
+        self._receiver.direct = exchange
+
+    def end_direct_body(self) -> None:
+        """The parser, which knows of no end, is replaced. Behind a body that was broken off the connection ends."""
+        if self._receiver.direct is not None:
+            self._receiver.direct = None
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def linger(self, exchange: ConnectionExchange, seconds: float) -> None:
+        """Let ``exchange`` throw away what still comes, and end the connection at the latest in ``seconds``."""
+        self._lingering = exchange
+        self.flow.resume_reading()
+        self.loop.call_later(seconds, self.transport.close)
+
+    # -- what is answered ------------------------------------------------------------------------------------------
+
+    def send(self, head: bytes, *parts: Body) -> None:
+        """Write, without a copy of what the kernel takes at once: the parts are the caller's again on return.
+
+        The transport would keep views of what it can't write at once until it can, and through an abort; a slow client
+        would hold a buffer of the engine as long as it likes. So the rest is copied (38 µs a MiB).
+        """
+        transport = self.transport
+        if transport.is_closing():
+            return
+        if self._descriptor < 0 or len(parts) >= _PARTS_MAX or transport.get_write_buffer_size():
+            transport.write(b"".join((head, *parts)))
+            return
+        try:
+            sent = os.writev(self._descriptor, (head, *parts))
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.cut()
+            return
+        if sent == len(head) + sum(map(len, parts)):
+            return
+        for part in (head, *parts):
+            if sent < len(part):
+                transport.write(bytes(memoryview(part)[sent:]))
+                sent = 0
+            else:
+                sent -= len(part)
+
+    def server_lines(self) -> bytes:
+        """The header fields of every answer: the date."""
+        headers = self.server_state.default_headers
+        if headers is not self._default_headers:
+            self._default_headers = headers
+            self._server_lines = b"".join([b"%b: %b\r\n" % field for field in headers])
+        return self._server_lines
+
+    def cut(self) -> None:
+        """End the connection at once."""
+        self.transport.abort()
+        if self._running is not None:
+            _disconnect(self._running)
+
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.flow.resume_writing()
+        if isinstance(self._running, ConnectionExchange):
+            self._running.on_drained()
+        if self.pipeline:
+            self._advance()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        self._is_busy = True
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self._is_busy = False
+        self.server_state.total_requests += 1
+        self._advance()
+
+    def on_handled(self, exchange: ConnectionExchange, error: BaseException | None) -> None:
+        """The handler of ``exchange`` has ended."""
+        self.handlings.discard(exchange.handling)
+        if isinstance(error, Exception):
+            log.error("a mistake of the daemon in a request", exc_info=error)
+            self._path_of_values.end_in_mistake(exchange)
+        exchange.finish()
+        self.on_response_complete()
+
+    def _advance(self) -> None:
+        """Go on with the requests in line, if none is being answered. Handlers that need not wait end within."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            for _ in range(PIPELINED_AT_ONCE):
+                if self._is_busy or self.flow.write_paused or self.transport.is_closing():
+                    break
+                if not self.pipeline:
+                    self._rest()
+                    break
+                self._begin(*self.pipeline.pop())
+            else:
+                self.loop.call_soon(self._advance)
+        finally:
+            self._advancing = False
+        if self.pipeline:
+            self.flow.pause_reading()
+
+    def _rest(self) -> None:
+        """Nothing is in line."""
+        self.flow.resume_reading()
+        if self._refusal:
+            self._send_refusal()
+        else:
+            self._idle_since = self.loop.time()
+
+    def _begin(self, cycle: Cycle, app: ASGI3Application) -> None:
+        if not isinstance(cycle, ConnectionExchange):
+            self._start_asgi_task(cycle, app)
+            return
+        self._running = cycle
+        self._is_busy = True
+        handling = cycle.handling = Handling(self.loop, self._path_of_values.handle(cycle), cycle.on_handled)
+        handling.first_step()
+        if not handling.is_over:
+            self.handlings.add(handling)
+
+    # -- what is refused -------------------------------------------------------------------------------------------
 
     def _refuse_large_head(self, received_bytes: int) -> bool:
         """True if the head is complete and too large in one of its measures. Only what was received is quick to know:
@@ -154,29 +411,10 @@ class Connection(HttpToolsProtocol):
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg, "bad_request")
-
-    def sweep(self, now: float) -> None:
-        """Cut the connection if the client has stalled for too long. ``now`` is the loop's time."""
-        unsent_bytes = self.transport.get_write_buffer_size()
-        if unsent_bytes == 0 or unsent_bytes != self._unsent_bytes:
-            self._sent_at = now
-        self._unsent_bytes = unsent_bytes
-        unread = now - self._sent_at > self.limits.send_timeout_seconds + SWEEP_SLACK_SECONDS
-        if unread or now - self._silent_since(now) > self.limits.body_timeout_seconds + SWEEP_SLACK_SECONDS:
-            self.transport.abort()
-
-    def _silent_since(self, now: float) -> float:
-        """Since when the next move has been the client's; ``now`` while it isn't.
-
-        A head counts from its beginning: dripping bytes does not prolong it. A body counts from its last piece.
-        Between two requests uvicorn's own keep-alive timer runs.
-        """
-        if self.timeout_keep_alive_task is not None or self.flow.read_paused or self._refused:
-            return now
-        if self._head_open:
-            return self._head_began_at
-        return self._heard_at if self.cycle.more_body else now
+        if self._lingering is not None:
+            self.transport.close()
+        else:
+            self._refuse(400, msg, "bad_request")
 
     def _discard(self, size_bytes: int) -> None:
         self._discarded_bytes += size_bytes
@@ -193,7 +431,7 @@ class Connection(HttpToolsProtocol):
         )
         self._refused = True
         self._refusal = head.encode() + body
-        newest = self.pipeline[0][0] if self.pipeline else self._running
+        newest: Cycle | None = self.pipeline[0][0] if self.pipeline else self._running
         if newest is not None and newest.more_body:
             # It was refused in mid-body, so its own answer is this one.
             if self.pipeline:
@@ -202,13 +440,12 @@ class Connection(HttpToolsProtocol):
                 self._running = None
             _disconnect(newest)
         # Answers that are due come first: written now, this one would be taken for one of theirs.
-        if self._is_idle():
+        if self._refusal and self._is_idle():
             self._send_refusal()
 
     def _send_refusal(self) -> None:
         if self.transport.is_closing():
             return
-        self._unset_keepalive_if_required()
         self.transport.write(self._refusal)
         self._refusal = b""
         # Closing with bytes unread would reset the connection, and the client might never see the answer.
@@ -219,10 +456,38 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
+    # -- what takes too long ---------------------------------------------------------------------------------------
 
-def _disconnect(cycle: RequestResponseCycle) -> None:
+    def sweep(self, now: float) -> None:
+        """End the connection if the client has stalled, or was idle, for too long. ``now`` is the loop's time."""
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if unsent_bytes == 0 or unsent_bytes != self._unsent_bytes:
+            self._sent_at = now
+        self._unsent_bytes = unsent_bytes
+        unread = now - self._sent_at > self.limits.send_timeout_seconds + SWEEP_SLACK_SECONDS
+        if unread or now - self._silent_since(now) > self.limits.body_timeout_seconds + SWEEP_SLACK_SECONDS:
+            self.transport.abort()
+        elif self._idle_since is not None and now - self._idle_since > self.limits.keep_alive_seconds:
+            self.transport.close()
+
+    def _silent_since(self, now: float) -> float:
+        """Since when the next move has been the client's; ``now`` while it isn't.
+
+        A head counts from its beginning: dripping bytes does not prolong it. A body counts from its last piece.
+        Between two requests a client may be idle.
+        """
+        if self._idle_since is not None or self.flow.read_paused or self._refused:
+            return now
+        if self._head_open:
+            return self._head_began_at
+        return self.heard_at if self.cycle.more_body else now
+
+
+def _disconnect(cycle: Cycle) -> None:
     """Let the application know that nothing it sends for this request arrives any more."""
-    if not cycle.response_complete:
+    if isinstance(cycle, ConnectionExchange):
+        cycle.leave()
+    elif not cycle.response_complete:
         cycle.disconnected = True
         cycle.message_event.set()
 
@@ -239,6 +504,13 @@ async def _too_many(_scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def connection_class(limits: ConnectionLimits) -> type[Connection]:
-    """The protocol class for a server: uvicorn makes the instances itself, so the limits go into the class."""
-    return type("Connection", (Connection,), {"limits": limits})
+def connection_class(limits: ConnectionLimits, value_path: ValuePath | None, room: Room | None) -> type[Connection]:
+    """The protocol class for a server: uvicorn makes the instances itself, so what they share goes into the class."""
+    shared: dict[str, Any] = {
+        "limits": limits,
+        "value_path": value_path,
+        "room": room,
+        "read_buffer": memoryview(bytearray(READ_BYTES)),
+        "handlings": set(),
+    }
+    return type("Connection", (Connection,), shared)

@@ -72,8 +72,14 @@ class Entrance:
     async def _serve_one(
         self, application: Application, listener: Listener, room: Room | None, connections_max: int | None
     ) -> None:
-        serving = application if room is None else ListenerApplication(application, room)
-        server = HttpServer(serving, self._settings, max_connections=connections_max, tls=self._tls)
+        server = HttpServer(
+            application if room is None else ListenerApplication(application, room),
+            self._settings,
+            value_path=application.value_path,
+            room=room,
+            max_connections=connections_max,
+            tls=self._tls,
+        )
         self._servers.append(server)
         await server.serve(sockets=listener.sockets)
 

@@ -17,7 +17,10 @@ from typing import Any
 import structlog
 import uvicorn
 
+from api.access.permissions import Room
+from api.value_path import ValuePath
 from rawblockd.connection import Connection, ConnectionLimits, connection_class
+from rawblockd.handling import Handling
 from rawblockd.settings import Settings
 from rawblockd.tls import TlsAcceptor
 
@@ -25,27 +28,38 @@ log = structlog.stdlib.get_logger("rawblockd.http")
 
 POLL_SECONDS = 0.02
 STREAM_GRACE_SECONDS = 1.0
+RELEASE_SECONDS = 5.0
 TICKS_PER_SWEEP = 10  # uvicorn ticks every 0.1 s
 
 
 class HttpServer(uvicorn.Server):
     """Serves the sockets of one listener. With ``tls`` those of TCP speak TLS; Unix sockets never do.
 
+    What leads to ``value_path`` goes there, with the listener's ``room``; everything else to ``application``.
+
     Each server counts its own connections: what clients do at one leaves room at the operators' own.
     """
 
     def __init__(
-        self, app: Any, settings: Settings, *, max_connections: int | None = None, tls: ssl.SSLContext | None = None
+        self,
+        application: Any,
+        settings: Settings,
+        *,
+        value_path: ValuePath | None = None,
+        room: Room | None = None,
+        max_connections: int | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         limits = ConnectionLimits(
             max_connections=settings.max_connections if max_connections is None else max_connections,
             body_timeout_seconds=settings.body_timeout_seconds,
             send_timeout_seconds=settings.send_timeout_seconds,
+            keep_alive_seconds=settings.keep_alive_seconds,
         )
-        self._connection_class = connection_class(limits)
+        self._connection_class = connection_class(limits, value_path, room)
         super().__init__(
             uvicorn.Config(
-                app,
+                application,
                 http=self._connection_class,
                 ws="none",
                 lifespan="off",
@@ -54,7 +68,6 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                timeout_keep_alive=settings.keep_alive_seconds,
             )
         )
         self._drain_timeout_seconds = settings.drain_timeout_seconds
@@ -111,7 +124,7 @@ class HttpServer(uvicorn.Server):
             await asyncio.sleep(POLL_SECONDS)
             if time.monotonic() - began > STREAM_GRACE_SECONDS:
                 self._cut_streams()
-        tasks = list(self.server_state.tasks)
+        tasks = self._tasks()
         if tasks:
             log.warning("requests cut off after the drain time", requests=len(tasks))
         for connection in list(self.server_state.connections):
@@ -119,8 +132,16 @@ class HttpServer(uvicorn.Server):
         for task in tasks:
             task.cancel()
         # The cancelled requests release their slots and buffers before the engine stops.
-        if tasks:
-            await asyncio.wait(tasks, timeout=5.0)
+        await self._until_released(time.monotonic() + RELEASE_SECONDS)
+
+    async def _until_released(self, deadline: float) -> None:
+        while time.monotonic() < deadline:
+            if not self._tasks():
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _tasks(self) -> list[asyncio.Task[None] | Handling]:
+        return [*self.server_state.tasks, *self._connection_class.handlings]
 
     def _cut_streams(self) -> None:
         """Streams of events have ended; whoever has not read the end by now missed nothing that it can't ask for."""
@@ -129,4 +150,4 @@ class HttpServer(uvicorn.Server):
                 connection.transport.abort()
 
     def _busy(self) -> bool:
-        return bool(self.server_state.tasks or self.server_state.connections)
+        return bool(self._tasks() or self.server_state.connections)

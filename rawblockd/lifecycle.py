@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import time
 from collections.abc import Callable
 
@@ -116,6 +117,9 @@ class Daemon:
                 starting = asyncio.create_task(engine.start())
                 await self._or_leave(starting, entrance)
                 starting.result()
+                # What the start has made stays. A full collection looks from now on at what came since: 1 ms, not 30.
+                gc.collect()
+                gc.freeze()
                 status = engine.status()
                 log.info(
                     "ready",

@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from api.answers import send_whole
 from api.batch.forms import Form, dump_json
 from api.batch.packing import pack
 from api.batch.results import Result
-from api.headers import NO_SCRIPTS, RawHeaders
+from api.headers import NO_SCRIPTS, encode
 from api.value_request import ValueRequest
 
-
-def answer_headers(form: Form) -> RawHeaders:
-    return [(b"content-type", form.value), (b"cache-control", b"no-store"), *NO_SCRIPTS]
+_LINES = {form: encode([(b"content-type", form.value), (b"cache-control", b"no-store")]) + NO_SCRIPTS for form in Form}
 
 
-async def send_document(request: ValueRequest, form: Form, document: dict[str, Any]) -> int:
+def answer_lines(form: Form) -> bytes:
+    return _LINES[form]
+
+
+def send_document(request: ValueRequest, form: Form, document: dict[str, Any]) -> int:
     """One map."""
-    return await _send(request, form, pack(document) if form is Form.MSGPACK else dump_json(document))
+    return _send(request, form, pack(document) if form is Form.MSGPACK else dump_json(document))
 
 
-async def send_results(request: ValueRequest, form: Form, results: Sequence[Result], end: Result) -> int:
+def send_results(request: ValueRequest, form: Form, results: Sequence[Result], end: Result) -> int:
     """A map for each key and one at the end, with how many they are; in JSON one object with the list ``results``."""
     if form is Form.MSGPACK:
         body = b"".join([*map(pack, results), pack({"end": True, "results": len(results), **end})])
     else:
         body = dump_json({"results": results, **end})
-    return await _send(request, form, body)
+    return _send(request, form, body)
 
 
-async def _send(request: ValueRequest, form: Form, body: bytes) -> int:
-    request.answered = True
-    await send_whole(request.send, 200, [*answer_headers(form), (b"content-length", b"%d" % len(body))], body)
+def _send(request: ValueRequest, form: Form, body: bytes) -> int:
+    request.exchange.answer(200, answer_lines(form), body)
     return 200

@@ -1,65 +1,19 @@
-"""The body of a batch request as it comes, from a client that keeps up its pace."""
+"""The whole body of a batch request, of bounded size."""
 
 from __future__ import annotations
 
-import asyncio
-
 from api.batch.memory import MemoryShare
-from api.limits import TRICKLE_BYTES
-from api.value_request import BodyTimeout, ClientGone, ValueRequest
+from api.value_request import ValueRequest
 from storage.errors import BatchTooLarge
 
 
-class BodyStream:
-    """Hands out the pieces of a body. A client has the body timeout for each ``TRICKLE_BYTES``, as with a put."""
-
-    __slots__ = ("_deadline", "_fresh_bytes", "_handed_at", "_loop", "_request", "ended")
-
-    def __init__(self, request: ValueRequest) -> None:
-        self._request = request
-        self._loop = asyncio.get_running_loop()
-        self._handed_at = self._loop.time()
-        self._deadline = self._handed_at + request.settings.body_timeout_seconds
-        self._fresh_bytes = 0
-        self.ended = not request.body_unread
-
-    async def next(self) -> bytes:
-        """The next piece, empty only at the end of the body. Raises BodyTimeout, ClientGone."""
-        # What happened since the last piece (a device that writes, memory that is waited for) is not the client's time.
-        self._deadline += self._loop.time() - self._handed_at
-        data = b""
-        while not (data or self.ended):
-            data = await self._receive()
-        self._handed_at = self._loop.time()
-        self._fresh_bytes += len(data)
-        if self._fresh_bytes >= TRICKLE_BYTES:
-            self._fresh_bytes = 0
-            self._deadline = self._handed_at + self._request.settings.body_timeout_seconds
-        return data
-
-    async def _receive(self) -> bytes:
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._request.receive()
-        except TimeoutError:
-            raise BodyTimeout() from None
-        if message["type"] != "http.request":
-            raise ClientGone()
-        if not message.get("more_body", False):
-            self.ended = True
-            self._request.body_unread = False
-        data = message.get("body", b"")
-        assert isinstance(data, bytes)
-        return data
-
-
 async def read_whole(request: ValueRequest, limit_bytes: int, share: MemoryShare) -> bytes:
-    """The whole body, at most ``limit_bytes``. Raises BatchTooLarge, Busy, BodyTimeout, ClientGone."""
+    """At most ``limit_bytes``. Raises BatchTooLarge, Busy, BodyTimeout, ClientGone."""
     check_declared(request, limit_bytes)
-    stream = BodyStream(request)
+    receive = request.exchange.receive
     parts: list[bytes] = []
     size_bytes = 0
-    while data := await stream.next():
+    while data := await receive():
         size_bytes += len(data)
         if size_bytes > limit_bytes:
             raise _too_large(limit_bytes)

@@ -49,7 +49,7 @@ async def answer_exists(request: ValueRequest, memory: BatchMemory) -> int:
             document["sizes"] = [sketch.payload_bytes if isinstance(sketch, EntrySketch) else None for sketch in found]
         if lease is not None:
             document |= {"lease": lease.lease_id, "expires_in_seconds": lease.expires_in_seconds}
-        return await send_document(request, answered, document)
+        return send_document(request, answered, document)
 
 
 async def answer_lease(request: ValueRequest, memory: BatchMemory) -> int:
@@ -67,7 +67,7 @@ async def answer_lease(request: ValueRequest, memory: BatchMemory) -> int:
             "held_bytes": lease.held_bytes,
             **_presence(found, answered),
         }
-        return await send_document(request, answered, document)
+        return send_document(request, answered, document)
 
 
 def _lease_of_query(parameters: dict[str, str]) -> _LeaseWish | None:

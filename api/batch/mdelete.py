@@ -28,4 +28,4 @@ async def answer_mdelete(request: ValueRequest, memory: BatchMemory) -> int:
             for outcome in outcomes
         ]
         deleted = sum(isinstance(outcome, int) for outcome in outcomes)
-        return await send_results(request, form_of_answer(request, form), results, {"deleted": deleted})
+        return send_results(request, form_of_answer(request, form), results, {"deleted": deleted})

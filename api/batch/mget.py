@@ -6,14 +6,15 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from api.batch.answer_stream import AnswerStream
-from api.batch.answers import answer_headers, send_results
+from api.batch.answers import answer_lines, send_results
 from api.batch.forms import Form, form_of_answer, to_base64
 from api.batch.keys import read_keys
 from api.batch.memory import BatchMemory
 from api.batch.packing import MISS, hit_result, pack, pack_bin_head, pack_hit
 from api.batch.results import Result, failure
 from api.engine_face import EntryReader
-from api.limits import JSON_ANSWER_MAX_BYTES
+from api.exchange import Body
+from api.limits import BATCH_SEND_BYTES, JSON_ANSWER_MAX_BYTES
 from api.parameters import read_lease, read_parameters
 from api.parts import Bounds, read_names, select_parts
 from api.value_request import ValueRequest
@@ -23,6 +24,8 @@ from storage.errors import BatchTooLarge, EntryNotFound, RawblockdError
 
 _PARAMETERS = frozenset({"lease"})
 _FIELDS = frozenset({"parts", "stop_at_first_miss"})
+_SEND_BYTES = 64 * 1024
+"""Less than this is copied and waits for more, rather than be sent while it lies in the engine's memory."""
 _RESULT_BYTES = 256
 """Of a result in JSON besides value, type and metadata."""
 
@@ -53,6 +56,8 @@ class _BatchRead:
         """Keys whose results are complete."""
         self._hits = 0
         self._leading_hits = 0
+        self._over = False
+        """The answer has its end."""
 
     def _note(self, *, hit: bool) -> bool:
         """Count the result of the next key. False if it ends the batch."""
@@ -70,39 +75,68 @@ class _BatchRead:
     # -- msgpack --------------------------------------------------------------------------------------------------
 
     async def answer_msgpack(self) -> int:
-        stream = AnswerStream(self._request, answer_headers(Form.MSGPACK))
-        try:
-            while await self._read_ahead(stream):
-                await stream.sent()
-            stream.pending += pack({"end": True, "results": self._done, **self._end})
-            await stream.end()
-        finally:
-            stream.close()
+        stream = AnswerStream(self._request, answer_lines(Form.MSGPACK))
+        while not self._over:
+            await self._read_ahead(stream)
+            await stream.sent()
         return 200
 
-    async def _read_ahead(self, stream: AnswerStream) -> bool:
-        """Answer the keys that are left, reading ahead; False once the batch has its end.
+    async def _read_ahead(self, stream: AnswerStream) -> None:
+        """Answer the keys that are left, reading ahead, and end the answer behind the last.
 
         Returns early when the client doesn't take what was sent: while it is waited for, nothing is held for it but
         copies, and what was read ahead is read again.
         """
         request = self._request
-        opened = request.engine.open_many(request.namespace, self._keys[self._done :], lease_id=self._lease_id)
         try:
+            opened = request.engine.open_many(request.namespace, self._keys[self._done :], lease_id=self._lease_id)
             async with aclosing(opened):
-                async for _, found in opened:
-                    hit, prompt = await self._write(stream, found, opened.aclose)
-                    if not self._note(hit=hit):
-                        return False
-                    if stream.is_full:
-                        prompt = await stream.send_promptly() and prompt
-                    if not prompt:
-                        return True
+                async for some in opened:
+                    if not await self._send(stream, some, opened.aclose) or self._over:
+                        return
         except RawblockdError as error:
             if not self._done:
                 raise
             self._fail_rest(stream, error)
-        return self._done < len(self._keys)
+        self._end_answer(stream)
+
+    async def _send(
+        self, stream: AnswerStream, some: Sequence[EntryReader | RawblockdError], release: Callable[[], Awaitable[None]]
+    ) -> bool:
+        """Send the results of some keys, values straight from the engine's memory. Whether the client has kept up."""
+        prompt = goes_on = True
+        pieces: list[Body] = []
+        size_bytes = 0
+        for found in some:
+            result = _pieces_of(found, self._names)
+            if result is not None:
+                pieces += result
+                size_bytes += len(result[-1])
+                hit = len(result) > 1
+            else:
+                stream.add(pieces)
+                pieces = []
+                hit, prompt = await _send_value(stream, found, self._names, release)
+            goes_on = self._note(hit=hit)
+            if size_bytes >= BATCH_SEND_BYTES:
+                stream.add(pieces)
+                pieces, size_bytes = [], 0
+                prompt = await stream.send_promptly() and prompt
+            if not (prompt and goes_on):
+                break
+        stream.add(pieces)
+        if not goes_on or self._done == len(self._keys):
+            self._end_answer(stream)
+        elif size_bytes < _SEND_BYTES:
+            stream.keep()
+        elif prompt:
+            prompt = await stream.send_promptly()
+        return prompt
+
+    def _end_answer(self, stream: AnswerStream) -> None:
+        self._over = True
+        stream.pending += pack({"end": True, "results": self._done, **self._end})
+        stream.end()
 
     def _fail_rest(self, stream: AnswerStream, error: RawblockdError) -> None:
         """Nothing more can be read (the lease has come to its end): the keys that are left have this result."""
@@ -112,14 +146,6 @@ class _BatchRead:
             if not self._note(hit=False):
                 return
 
-    async def _write(
-        self, stream: AnswerStream, found: EntryReader | RawblockdError, release: Callable[[], Awaitable[None]]
-    ) -> tuple[bool, bool]:
-        if not isinstance(found, RawblockdError):
-            return await _send_value(stream, found, self._names, release)
-        stream.pending += MISS if type(found) is EntryNotFound else pack(failure(found))
-        return False, True
-
     # -- JSON -----------------------------------------------------------------------------------------------------
 
     async def answer_json(self) -> int:
@@ -128,21 +154,31 @@ class _BatchRead:
         left_bytes = JSON_ANSWER_MAX_BYTES
         opened = request.engine.open_many(request.namespace, self._keys, lease_id=self._lease_id)
         async with aclosing(opened):
-            async for _, found in opened:
-                if isinstance(found, RawblockdError):
-                    result = failure(found)
-                else:
-                    result, used_bytes = await _value_in_json(found, self._names, left_bytes)
-                    left_bytes -= used_bytes
-                results.append(result)
-                if not self._note(hit=result["status"] == 200):
-                    break
-        return await send_results(request, Form.JSON, results, self._end)
+            async for some in opened:
+                for found in some:
+                    if isinstance(found, RawblockdError):
+                        result = failure(found)
+                    else:
+                        result, used_bytes = await _value_in_json(found, self._names, left_bytes)
+                        left_bytes -= used_bytes
+                    results.append(result)
+                    if not self._note(hit=result["status"] == 200):
+                        return send_results(request, Form.JSON, results, self._end)
+        return send_results(request, Form.JSON, results, self._end)
+
+
+def _pieces_of(found: EntryReader | RawblockdError, names: tuple[str, ...] | None) -> tuple[Body, ...] | None:
+    """What is sent for a key: a head and a value, or why there is none; None where there is more to it."""
+    if isinstance(found, RawblockdError):
+        return (MISS if type(found) is EntryNotFound else pack(failure(found)),)
+    info = found.info
+    value = found.whole(0, info.payload_bytes) if names is None else None
+    return None if value is None else (pack_hit(info) + pack_bin_head(info.payload_bytes), value)
 
 
 async def _send_value(
     stream: AnswerStream,
-    reader: EntryReader,
+    reader: EntryReader | RawblockdError,
     names: tuple[str, ...] | None,
     release: Callable[[], Awaitable[None]],
 ) -> tuple[bool, bool]:
@@ -150,6 +186,7 @@ async def _send_value(
 
     ``release`` gives back what was read ahead: it is called before a client that does not keep up is waited for.
     """
+    assert not isinstance(reader, RawblockdError)
     prompt = True
     begun = False
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from api.batch.answers import send_results
-from api.batch.body import BodyStream, check_declared, read_whole
+from api.batch.body import check_declared, read_whole
 from api.batch.entries import BatchOptions, EntryFields, read_entry, read_options
 from api.batch.forms import Form, checked_map, form_of_answer, form_of_body, from_base64, key_from_json, parse_json
 from api.batch.memory import BatchMemory, MemoryShare
@@ -50,7 +50,7 @@ async def answer_mput(request: ValueRequest, memory: BatchMemory) -> int:
             # Also when the task is cancelled: no slot and no buffer may stay behind.
             upload.abort()
         stored = sum(result["status"] in (201, 204) for result in results)
-        return await send_results(request, form_of_answer(request, form), results, {"stored": stored})
+        return send_results(request, form_of_answer(request, form), results, {"stored": stored})
 
 
 # -- msgpack ------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ async def answer_mput(request: ValueRequest, memory: BatchMemory) -> int:
 async def _take_msgpack(request: ValueRequest, upload: Upload, share: MemoryShare) -> None:
     heads_bytes = (BATCH_ENTRIES_MAX + 1) * (BATCH_HEAD_MAX_BYTES + _BIN_HEAD_BYTES)
     check_declared(request, request.engine.max_batch_bytes + BATCH_SKIPPED_MAX_BYTES + heads_bytes)
-    reader = MsgpackReader(BodyStream(request).next, BATCH_HEAD_MAX_BYTES)
+    reader = MsgpackReader(request.exchange.receive, BATCH_HEAD_MAX_BYTES)
     options = read_options(checked_map(await reader.next_map(), "the first object"))
     upload.options = options
     skipped_bytes = 0

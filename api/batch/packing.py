@@ -25,6 +25,9 @@ _FLOAT_64 = struct.Struct(">d")
 _TAILS_MAX = 256
 """Types and metadata whose packed form is remembered: 8 KiB at most, twice."""
 
+_SIZES_MAX = 1024
+"""Sizes of values whose head is remembered."""
+
 MISS = msgpack.packb({"status": 404, "reason": "not_found"})
 
 _BIN_8_MAX = 0xFF
@@ -43,6 +46,7 @@ def pack_hit(info: EntryInfo) -> bytes:
     return _HIT % (fields, info.write_id, size, _FLOAT_64.pack(info.stored_at), expires, tail)
 
 
+@lru_cache(maxsize=_SIZES_MAX)
 def pack_bin_head(size_bytes: int) -> bytes:
     """What stands before the bytes of a binary object."""
     if size_bytes <= _BIN_8_MAX:

@@ -1,14 +1,12 @@
-"""The open doors as one ASGI application."""
+"""The open doors: all requests below their paths."""
 
 from __future__ import annotations
 
 import time
 
-from starlette.types import Receive, Scope, Send
-
+from api.access.credentials import Credentials
 from api.access.permissions import Permission, Reach, Room
 from api.access.roles import Role
-from api.admission import credentials_of
 from api.counters import OTHER, HttpCounters
 from api.doors.bazel import BAZEL
 from api.doors.ccache import CCACHE
@@ -16,12 +14,13 @@ from api.doors.door import READS, Door, Route
 from api.doors.gradle import GRADLE
 from api.doors.sccache import SCCACHE
 from api.engine_face import EngineFace
+from api.exchange import Exchange
 from api.headers import refuse_upgrade_with_body
 from api.problems import problem_of_status
-from api.refusals import FAILURES, answer_failure, refuse
+from api.refusals import FAILURES, answer_failure, refuse, refuse_method
 from api.serving import refuse_unless_serving
 from api.settings import ApiSettings
-from api.value_request import ValueRequest, value_request
+from api.value_request import ValueRequest
 from storage.errors import RawblockdError
 
 DOORS = {door.name: door for door in (BAZEL, CCACHE, GRADLE, SCCACHE)}
@@ -48,38 +47,36 @@ class Doors:
         """True if the path is an open door's."""
         return raw_path[1:].partition(b"/")[0] in self._open
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, exchange: Exchange, credentials: Credentials, started: float) -> None:
         """Answer a request whose path is an open door's."""
-        started = time.perf_counter()
-        request = value_request(self._engine, self._settings, scope, receive, send)
-        name, slash, rest = scope["raw_path"][1:].partition(b"/")
-        door, request.namespace = self._open[name]
+        name, slash, rest = exchange.raw_path[1:].partition(b"/")
+        door, namespace = self._open[name]
         path = slash + rest
         route = door.find(path)
         code = 500
         try:
             if route is None:
-                code = await refuse(request, problem_of_status(404))
+                code = refuse(exchange, problem_of_status(404))
             else:
-                code = await self._answer(request, scope, door, route, path)
+                request = ValueRequest(self._engine, self._settings, exchange, credentials)
+                request.namespace = namespace
+                code = await self._answer(request, door, route, path)
         finally:
             template = OTHER if route is None else route.template
-            self._counters.record(template, scope["method"], code, time.perf_counter() - started)
+            self._counters.record(template, exchange.method, code, time.perf_counter() - started)
 
-    async def _answer(self, request: ValueRequest, scope: Scope, door: Door, route: Route, path: bytes) -> int:
-        method = scope["method"]
-        answer = route.answers.get(method)
+    async def _answer(self, request: ValueRequest, door: Door, route: Route, path: bytes) -> int:
+        exchange = request.exchange
+        answer = route.answers.get(exchange.method)
         if answer is None:
-            problem = problem_of_status(405)
-            problem.headers.append((b"allow", ", ".join(route.answers).encode("ascii")))
-            return await refuse(request, problem)
+            return refuse_method(exchange, route.answers)
         try:
-            (_READ if method in READS else _WRITE).demand(credentials_of(scope), request.namespace)
-            refuse_upgrade_with_body(request.fields)
+            (_READ if exchange.method in READS else _WRITE).demand(request.credentials, request.namespace)
+            refuse_upgrade_with_body(exchange.fields)
             refuse_unless_serving(self._engine)
             request.key = route.read_key(path)
             return await answer(request)
         except FAILURES as error:
-            if isinstance(error, RawblockdError) and not request.answered:
-                error = door.soften(method, error)
-            return await answer_failure(request, error)
+            if isinstance(error, RawblockdError) and not exchange.answered:
+                error = door.soften(exchange.method, error)
+            return answer_failure(exchange, error, self._settings.retry_after_seconds)

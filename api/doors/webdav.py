@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from api.answers import send_whole
 from api.dates import format_date
 from api.doors.selection import DoorName
-from api.headers import HIT, NO_SCRIPTS, RawHeaders, etag
+from api.headers import HIT, NO_SCRIPTS, encode, etag
 from api.metadata import DEFAULT_CONTENT_TYPE
 from api.problems import problem_of_status
 from api.refusals import refuse
-from api.value_request import BodyTimeout, ClientGone, ValueRequest
+from api.value_request import ValueRequest
 from storage.entries import EntryInfo
 from storage.errors import EntryNotFound, MediaTypeUnsupported, ParameterInvalid
 
@@ -31,20 +29,20 @@ async def answer_propfind(request: ValueRequest) -> int:
     """Answer 207 with the properties of an entry. Raises the engine's errors."""
     _read_depth(request)
     if not await _drop_body(request):
-        return await refuse(request, problem_of_status(413, f"a PROPFIND has up to {PROPFIND_MAX_BYTES} bytes"))
+        return refuse(request.exchange, problem_of_status(413, f"a PROPFIND has up to {PROPFIND_MAX_BYTES} bytes"))
     info = await request.engine.head(request.namespace, request.key)
-    return await _send_properties(request, _href(request.key), _entry_properties(info))
+    return _send_properties(request, _href(request.key), _entry_properties(info))
 
 
 async def answer_propfind_collection(request: ValueRequest) -> int:
     """Answer 207 with the properties of a collection, never with its members: 403 for a depth that asks for them."""
     if _read_depth(request) != b"0":
         detail = "the members of a collection are not listed: ask with Depth: 0 (propfind-finite-depth)"
-        return await refuse(request, problem_of_status(403, detail))
+        return refuse(request.exchange, problem_of_status(403, detail))
     if not await _drop_body(request):
-        return await refuse(request, problem_of_status(413, f"a PROPFIND has up to {PROPFIND_MAX_BYTES} bytes"))
+        return refuse(request.exchange, problem_of_status(413, f"a PROPFIND has up to {PROPFIND_MAX_BYTES} bytes"))
     href = _href(request.key + b"/" if request.key else b"")
-    return await _send_properties(request, href, [("resourcetype", None), ("getlastmodified", _NO_TIME)])
+    return _send_properties(request, href, [("resourcetype", None), ("getlastmodified", _NO_TIME)])
 
 
 async def answer_mkcol(request: ValueRequest) -> int:
@@ -52,31 +50,30 @@ async def answer_mkcol(request: ValueRequest) -> int:
 
     Raises ``MediaTypeUnsupported`` for a body (RFC 4918, 9.3).
     """
-    if request.body_unread:
+    if request.exchange.body_unread:
         raise MediaTypeUnsupported("a MKCOL takes no body")
     if not request.key:
-        return await _refuse_existing(request, _ALLOW_AT_ROOT)
-    request.answered = True
-    await send_whole(request.send, 201, [(b"content-length", b"0")])
+        return _refuse_existing(request, _ALLOW_AT_ROOT)
+    request.exchange.answer(201, b"")
     return 201
 
 
 async def answer_mkcol_at_entry(request: ValueRequest) -> int:
     """As ``answer_mkcol`` for a path without a slash at its end, where an entry may lie: then 405."""
-    if not request.body_unread:
+    if not request.exchange.body_unread:
         try:
             await request.engine.head(request.namespace, request.key)
         except EntryNotFound:
             pass
         else:
-            return await _refuse_existing(request, _ALLOW_AT_ENTRY)
+            return _refuse_existing(request, _ALLOW_AT_ENTRY)
     return await answer_mkcol(request)
 
 
-async def _refuse_existing(request: ValueRequest, allow: bytes) -> int:
+def _refuse_existing(request: ValueRequest, allow: bytes) -> int:
     problem = problem_of_status(405, "there is something at this path already")
     problem.headers.append((b"allow", allow))
-    return await refuse(request, problem)
+    return refuse(request.exchange, problem)
 
 
 def _read_depth(request: ValueRequest) -> bytes:
@@ -89,19 +86,13 @@ def _read_depth(request: ValueRequest) -> bytes:
 
 async def _drop_body(request: ValueRequest) -> bool:
     """Read the body without a look at it: every answer has all properties there are. False if it is too large."""
+    if int(request.fields.get(b"content-length", b"0")) > PROPFIND_MAX_BYTES:
+        return False  # unread, by its own account
     left_bytes = PROPFIND_MAX_BYTES
-    try:
-        async with asyncio.timeout(request.settings.body_timeout_seconds):
-            while request.body_unread:
-                message = await request.receive()
-                if message["type"] != "http.request":
-                    raise ClientGone()
-                left_bytes -= len(message.get("body", b""))
-                if left_bytes < 0:
-                    return False
-                request.body_unread = message.get("more_body", False)
-    except TimeoutError:
-        raise BodyTimeout() from None
+    while piece := await request.exchange.receive():
+        left_bytes -= len(piece)
+        if left_bytes < 0:
+            return False
     return True
 
 
@@ -119,7 +110,7 @@ def _href(key: bytes) -> str:
     return quote(b"/%s/%s" % (DoorName.SCCACHE.value.encode(), key))
 
 
-async def _send_properties(request: ValueRequest, href: str, properties: list[tuple[str, str | None]]) -> int:
+def _send_properties(request: ValueRequest, href: str, properties: list[tuple[str, str | None]]) -> int:
     """``properties`` by name; the type None is that of a collection."""
     listed = "".join(
         f"<D:{name}>{'<D:collection/>' if value is None else escape(value)}</D:{name}>" for name, value in properties
@@ -130,13 +121,6 @@ async def _send_properties(request: ValueRequest, href: str, properties: list[tu
         f"<D:propstat><D:prop>{listed}</D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat>"
         "</D:response></D:multistatus>\n"
     ).encode()
-    headers: RawHeaders = [
-        (b"content-type", b'application/xml; charset="utf-8"'),
-        (b"content-length", b"%d" % len(body)),
-        (b"cache-control", b"no-store"),
-        HIT,
-        *NO_SCRIPTS,
-    ]
-    request.answered = True
-    await send_whole(request.send, 207, headers, body)
+    lines = encode([(b"content-type", b'application/xml; charset="utf-8"'), (b"cache-control", b"no-store")])
+    request.exchange.answer(207, lines + HIT + NO_SCRIPTS, body)
     return 207

@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import httpx2
 import pytest
-from starlette.types import Message, Scope
 
 from api.access.credentials import EVERYBODY, NOBODY, Credentials
+from api.access.gate import Place
 from api.access.roles import Role
 from api.access.roles import Scope as Namespaces
-from api.admission import CREDENTIALS
 from api.counters import HttpCounters
 from api.doors.doors import Doors
 from api.doors.selection import parse_doors
 from api.engine_face import EngineFace
+from api.exchange import Body, Exchange
 from api.settings import ApiSettings
 from storage.errors import Busy, EntryUnreadable, Full, RawblockdError, ReadFailed
 from storage.namespace_settings import NamespaceSettings
@@ -53,24 +53,40 @@ class FailingEngine:
         raise AssertionError(f"the door asks the engine for {name}")
 
 
-async def _ask(engine: FailingEngine, method: str, path: str, credentials: Credentials = EVERYBODY) -> int:
-    """The status of a request to doors over this engine."""
+class Asked:
+    """A request without a network; ``status`` is what it was answered with."""
+
+    query = b""
+    room = None
+    place = Place()
+    body_unread = False
+    answered = False
     status = 0
 
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
+    def __init__(self, method: str, path: str) -> None:
+        self.method = method
+        self.raw_path = path.encode()
+        self.fields = {b"content-length": b"0", b"depth": b"0"}
 
-    async def send(message: Message) -> None:
-        nonlocal status
-        status = message.get("status", status)
+    def answer(self, status: int, lines: bytes, body: Body = b"", *, length: int | None = None) -> None:
+        assert not self.answered
+        self.answered = True
+        self.status = status
 
-    fields = [(b"content-length", b"0"), (b"depth", b"0")]
-    scope: Scope = {"type": "http", "method": method, "raw_path": path.encode(), "query_string": b"", "headers": fields}
-    scope[CREDENTIALS] = credentials
+    async def receive(self) -> bytes:
+        return b""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the door does more than it need: {name}")
+
+
+async def _ask(engine: FailingEngine, method: str, path: str, credentials: Credentials = EVERYBODY) -> int:
+    """The status of a request to doors over this engine."""
+    asked = Asked(method, path)
     doors = Doors(cast(EngineFace, engine), SETTINGS, HttpCounters())
-    assert doors.lead_to(scope["raw_path"])
-    await doors(scope, receive, send)
-    return status
+    assert doors.lead_to(asked.raw_path)
+    await doors.handle(cast(Exchange, asked), credentials, 0.0)
+    return asked.status
 
 
 @pytest.mark.parametrize("path", PATHS)

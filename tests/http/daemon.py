@@ -27,9 +27,14 @@ POLLS_MAX = 20_000
 
 
 class Daemon:
-    """The process, running from ``__enter__`` to ``__exit__``. ``arguments`` are further flags of ``serve``."""
+    """The process, running from ``__enter__`` to ``__exit__``. ``arguments`` are further flags of ``serve``.
 
-    def __init__(self, device: Path, *arguments: str, size: str = "2GiB") -> None:
+    With ``uds`` it listens there too, and ``http`` goes that way.
+    """
+
+    def __init__(self, device: Path, *arguments: str, size: str = "2GiB", uds: str | None = None) -> None:
+        self._uds = uds
+        arguments = (*arguments, "--uds", uds, "--tcp") if uds else arguments
         self.device = device
         self._arguments = ["serve", "--device", str(device), "--create", "--size", size, "--port", "0", *arguments]
         self._arguments += ["--log-format", "json"]
@@ -54,7 +59,8 @@ class Daemon:
             self._process.kill()
             self._end()
             raise AssertionError(f"the daemon did not start: {self.log[-5:]}")
-        self.http = httpx2.Client(base_url=self.url, timeout=60.0)
+        transport = None if self._uds is None else httpx2.HTTPTransport(uds=self._uds)
+        self.http = httpx2.Client(base_url=self.url, timeout=60.0, transport=transport)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -136,7 +142,7 @@ class Daemon:
                 line = {"event": text.rstrip()}
             self.log.append(line)
             if line["event"] == "listening":
-                self.port = int(line["url"].rsplit(":", 1)[1])
+                self.port = int(re.findall(r":([0-9]+)", line["url"])[0])
             elif line["event"] == "ready":
                 self._ready.set()
         self._ready.set()

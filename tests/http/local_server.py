@@ -1,4 +1,4 @@
-"""The application under uvicorn in a thread, over a real engine that is never started."""
+"""The HTTP server in a thread, over a real engine that is never started."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
-import uvicorn
 
-from api.application import create_app
+from api.application import Application, create_app
 from api.engine_face import EngineFace
 from api.health import RenderMetrics
 from api.settings import ApiSettings
+from rawblockd.http_server import HttpServer
+from rawblockd.settings import Settings
 from storage.device.opening import open_device
 from storage.engine import Engine
 from storage.formatting import format_device
@@ -24,11 +25,11 @@ MIB = 1 << 20
 START_TIMEOUT_SECONDS = 60.0
 
 
-class _Server(uvicorn.Server):
+class _Server(HttpServer):
     """Tells when it listens."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, application: Application) -> None:
+        super().__init__(application, Settings(), value_path=application.value_path)
         self.listening = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -58,14 +59,13 @@ def server_over_unstarted_engine(
 @contextlib.contextmanager
 def server_over(engine: EngineFace, settings: ApiSettings, render_metrics: RenderMetrics) -> Iterator[str]:
     """The address of a server over any engine."""
-    app = create_app(engine, settings, render_metrics)
-    server = _Server(uvicorn.Config(app, port=0, lifespan="off", ws="none", log_config=None, access_log=False))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        assert server.listening.wait(START_TIMEOUT_SECONDS)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    server = _Server(create_app(engine, settings, render_metrics))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            assert server.listening.wait(START_TIMEOUT_SECONDS)
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()

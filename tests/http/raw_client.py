@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -57,15 +59,27 @@ def request(method: str, path: str, headers: Iterable[tuple[str, str]] = (), bod
 
 
 class RawClient:
-    """One connection. ``receive_buffer_bytes`` bounds what the kernel takes for a client that doesn't read."""
+    """One connection: to host and port, or to the path of a Unix socket; with ``context`` in TLS.
 
-    def __init__(self, address: tuple[str, int], receive_buffer_bytes: int | None = None) -> None:
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    ``receive_buffer_bytes`` bounds what the kernel takes for a client that doesn't read.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int] | str,
+        receive_buffer_bytes: int | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.settimeout(TIMEOUT_SECONDS)
         self.socket.connect(address)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if family == socket.AF_INET:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self._file = self.socket.makefile("rb")
 
     def __enter__(self) -> RawClient:
@@ -77,6 +91,11 @@ class RawClient:
     def close(self) -> None:
         self._file.close()
         self.socket.close()
+
+    def reset(self) -> None:
+        """End the connection without a goodbye: what is on its way is lost, either way."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

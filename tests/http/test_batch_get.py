@@ -14,9 +14,9 @@ import pytest
 from api.limits import BATCH_ENTRIES_MAX, JSON_ANSWER_MAX_BYTES
 from storage.device.counters import OpKind
 from storage.errors import LeaseNotFound
-from tests.http.asgi_client import AsgiClient
 from tests.http.batches import HEADERS, entries, objects, pack, results, values
 from tests.http.daemon import Daemon
+from tests.http.local_client import LocalClient
 from tests.http.raw_client import RawClient, request
 from tests.support.engines import Rig, formatted_image, payload_of, put, short_journal
 from tests.support.simulated_device import fail
@@ -36,8 +36,8 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 @pytest.fixture
-def client(rig: Rig) -> AsgiClient:
-    return AsgiClient(rig.engine)
+def client(rig: Rig) -> LocalClient:
+    return LocalClient(rig.engine)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_a_small_answer_has_a_length_and_keeps_the_connection(daemon: Daemon) ->
             assert results(answer.body) == [{"status": 404, "reason": "not_found"}]
 
 
-async def test_each_key_has_a_result_and_a_bad_one_fails_no_other(rig: Rig, client: AsgiClient) -> None:
+async def test_each_key_has_a_result_and_a_bad_one_fails_no_other(rig: Rig, client: LocalClient) -> None:
     await put(rig.engine, b"plain", b"one")
     rich = await put(
         rig.engine, b"rich", b"", content_type="text/plain", metadata=(("a", "\xe9"),), expires_at=1_800_000_000
@@ -151,7 +151,7 @@ async def test_each_key_has_a_result_and_a_bad_one_fails_no_other(rig: Rig, clie
     assert objects(answer.body).count(b"") == 1  # the empty value has a piece too
 
 
-async def test_it_can_stop_at_the_first_miss(rig: Rig, client: AsgiClient) -> None:
+async def test_it_can_stop_at_the_first_miss(rig: Rig, client: LocalClient) -> None:
     for name in (b"a", b"b", b"d"):
         await put(rig.engine, name, name)
     keys = [b"a", b"b", b"c", b"d"]
@@ -170,7 +170,7 @@ async def test_it_can_stop_at_the_first_miss(rig: Rig, client: AsgiClient) -> No
 
 @pytest.mark.parametrize("size", [3000, 3_000_000])
 async def test_b1_a_value_that_fails_is_no_value_and_its_neighbours_are(
-    rig: Rig, client: AsgiClient, size: int
+    rig: Rig, client: LocalClient, size: int
 ) -> None:
     """R8: small ones fail before their head, large ones in the place of their next piece."""
     keys = [b"before", b"damaged", b"behind"]
@@ -189,7 +189,7 @@ async def test_b1_a_value_that_fails_is_no_value_and_its_neighbours_are(
     assert (end["hits"], end["leading_hits"]) == (2, 1)
 
 
-async def test_a_device_that_fails_reads_fails_single_keys(rig: Rig, client: AsgiClient) -> None:
+async def test_a_device_that_fails_reads_fails_single_keys(rig: Rig, client: LocalClient) -> None:
     for name in (b"a", b"b"):
         await put(rig.engine, name, name * 100)
     asked = pack({"keys": [b"a", b"gone", b"b"]})
@@ -205,7 +205,7 @@ async def test_a_device_that_fails_reads_fails_single_keys(rig: Rig, client: Asg
     assert [value for _, value in found] == [b"a" * 100, None, b"b" * 100]
 
 
-async def test_an_answer_in_json_is_bounded_and_says_so(rig: Rig, client: AsgiClient) -> None:
+async def test_an_answer_in_json_is_bounded_and_says_so(rig: Rig, client: LocalClient) -> None:
     size = rig.engine.status().capacity.max_value_bytes - 100
     count = JSON_ANSWER_MAX_BYTES // size + 1
     for number in range(count):
@@ -222,7 +222,7 @@ async def test_an_answer_in_json_is_bounded_and_says_so(rig: Rig, client: AsgiCl
 
 @pytest.mark.parametrize("looked_up", [0, 70])
 async def test_a_lease_that_ends_within_a_batch_fails_the_keys_that_are_left(
-    rig: Rig, client: AsgiClient, looked_up: int
+    rig: Rig, client: LocalClient, looked_up: int
 ) -> None:
     keys = [b"%d" % number for number in range(100)]
     for name in keys:
@@ -250,7 +250,7 @@ def _no_lease(*_: object) -> None:
     raise LeaseNotFound
 
 
-async def test_a_client_that_leaves_half_way_leaves_nothing_behind(rig: Rig, client: AsgiClient) -> None:
+async def test_a_client_that_leaves_half_way_leaves_nothing_behind(rig: Rig, client: LocalClient) -> None:
     for number in range(8):
         await put(rig.engine, b"%d" % number, payload_of(number, 500_000))
     keys = pack({"keys": [b"%d" % number for number in range(8)] * 20})

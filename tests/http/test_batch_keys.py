@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.asgi_client import AsgiClient
 from tests.http.batches import objects, pack, results
+from tests.http.local_client import LocalClient
 from tests.support.engines import Rig, check_accounts, formatted_image, put, short_journal
 
 JSON = [("Content-Type", "application/json")]
@@ -26,11 +26,11 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 @pytest.fixture
-def client(rig: Rig) -> AsgiClient:
-    return AsgiClient(rig.engine)
+def client(rig: Rig) -> LocalClient:
+    return LocalClient(rig.engine)
 
 
-async def exists(client: AsgiClient, keys: list[bytes], **fields: Any) -> dict[str, Any]:
+async def exists(client: LocalClient, keys: list[bytes], **fields: Any) -> dict[str, Any]:
     answer = await client.batch("exists", pack({"keys": keys, **fields}))
     assert answer.status == 200
     (document,) = objects(answer.body)
@@ -38,7 +38,7 @@ async def exists(client: AsgiClient, keys: list[bytes], **fields: Any) -> dict[s
     return document
 
 
-async def test_a_bitmap_has_a_bit_for_each_key_least_significant_first(rig: Rig, client: AsgiClient) -> None:
+async def test_a_bitmap_has_a_bit_for_each_key_least_significant_first(rig: Rig, client: LocalClient) -> None:
     for number in (0, 1, 2, 9, 15, 17):
         await put(rig.engine, b"%d" % number, bytes(number))
     keys = [b"%d" % number for number in range(18)]
@@ -49,19 +49,19 @@ async def test_a_bitmap_has_a_bit_for_each_key_least_significant_first(rig: Rig,
     assert "invalid" not in document
 
 
-async def test_a_bad_key_is_named_and_counts_as_absent(rig: Rig, client: AsgiClient) -> None:
+async def test_a_bad_key_is_named_and_counts_as_absent(rig: Rig, client: LocalClient) -> None:
     await put(rig.engine, b"a", b"")
     document = await exists(client, [b"a", b"", b"a", b"k" * 1025])
     assert (document["bitmap"], document["invalid"]) == (b"\x05", [1, 3])
 
 
-async def test_no_keys_are_no_mistake(client: AsgiClient) -> None:
+async def test_no_keys_are_no_mistake(client: LocalClient) -> None:
     assert await exists(client, []) == {"count": 0, "leading_hits": 0, "bitmap": b""}
     for verb in ("mget", "mdelete"):
         assert results((await client.batch(verb, pack({"keys": []}))).body) == []
 
 
-async def test_ten_thousand_keys_are_looked_up(rig: Rig, client: AsgiClient) -> None:
+async def test_ten_thousand_keys_are_looked_up(rig: Rig, client: LocalClient) -> None:
     for number in range(0, 20, 2):
         await put(rig.engine, b"%d" % (number * 500), b"x")
     document = await exists(client, [b"%d" % number for number in range(10_000)])
@@ -69,7 +69,7 @@ async def test_ten_thousand_keys_are_looked_up(rig: Rig, client: AsgiClient) -> 
     assert present == list(range(0, 10_000, 1000))
 
 
-async def test_json_has_texts_where_msgpack_has_bytes(rig: Rig, client: AsgiClient) -> None:
+async def test_json_has_texts_where_msgpack_has_bytes(rig: Rig, client: LocalClient) -> None:
     await put(rig.engine, "naïve".encode(), b"x")
     await put(rig.engine, b"\xff", b"x")
     keys = ["na\u00efve", "no", {"base64": "/w=="}]
@@ -81,7 +81,7 @@ async def test_json_has_texts_where_msgpack_has_bytes(rig: Rig, client: AsgiClie
     assert document["deleted"] == 2
 
 
-async def test_a_batch_put_and_read_in_json(rig: Rig, client: AsgiClient) -> None:
+async def test_a_batch_put_and_read_in_json(rig: Rig, client: LocalClient) -> None:
     body = {
         "ttl": 60,
         "durability": "flush",
@@ -119,7 +119,7 @@ async def test_a_batch_put_and_read_in_json(rig: Rig, client: AsgiClient) -> Non
     ],
 )  # fmt: skip
 async def test_an_entry_of_the_wrong_form_refuses_a_batch_in_json_whole(
-    rig: Rig, client: AsgiClient, entry: Any
+    rig: Rig, client: LocalClient, entry: Any
 ) -> None:
     body = json.dumps({"entries": [{"key": "good", "value": ""}, entry]}).encode()
     answer = await client.ask("POST", "/v1/kv/n:mput", body, JSON)
@@ -128,7 +128,7 @@ async def test_an_entry_of_the_wrong_form_refuses_a_batch_in_json_whole(
     assert rig.engine.namespaces() == []
 
 
-async def test_of_a_key_that_stands_twice_the_second_delete_is_a_miss(rig: Rig, client: AsgiClient) -> None:
+async def test_of_a_key_that_stands_twice_the_second_delete_is_a_miss(rig: Rig, client: LocalClient) -> None:
     first = await put(rig.engine, b"a", b"x")
     await put(rig.engine, b"b", b"x")
     answer = await client.batch("mdelete", pack({"keys": [b"a", b"gone", b"a", b"", b"b"], "durability": "flush"}))
@@ -144,7 +144,7 @@ async def test_of_a_key_that_stands_twice_the_second_delete_is_a_miss(rig: Rig, 
     assert rig.engine.namespace("n").entries == 0
 
 
-async def test_an_unknown_field_or_parameter_is_named(client: AsgiClient) -> None:
+async def test_an_unknown_field_or_parameter_is_named(client: LocalClient) -> None:
     for verb, body, named in [
         ("exists", {"keys": [], "size": True}, "size"),
         ("mdelete", {"keys": [], "ttl": 1}, "ttl"),

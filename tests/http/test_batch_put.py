@@ -17,8 +17,8 @@ from api.limits import BATCH_ENTRIES_MAX
 from storage.device.counters import OpKind
 from storage.engine import Engine
 from storage.errors import EntryNotFound
-from tests.http.asgi_client import AsgiClient
 from tests.http.batches import entries, entry, objects, pack, results
+from tests.http.local_client import LocalClient
 from tests.support.engines import (
     OPTIONS,
     Rig,
@@ -63,8 +63,8 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 @pytest.fixture
-def client(rig: Rig) -> AsgiClient:
-    return AsgiClient(rig.engine)
+def client(rig: Rig) -> LocalClient:
+    return LocalClient(rig.engine)
 
 
 async def at_rest(engine: Engine) -> None:
@@ -87,7 +87,7 @@ async def keys_of(engine: Engine) -> set[bytes]:
     return found
 
 
-async def test_entries_are_stored_and_told_one_by_one(rig: Rig, client: AsgiClient) -> None:
+async def test_entries_are_stored_and_told_one_by_one(rig: Rig, client: LocalClient) -> None:
     await put(rig.engine, b"old", b"before")
     body = entries([(b"new", b"one"), (b"old", b"two"), (b"empty", b"")], durability="flush")
     answer = await client.batch("mput", body)
@@ -100,7 +100,7 @@ async def test_entries_are_stored_and_told_one_by_one(rig: Rig, client: AsgiClie
     assert [await get(rig.engine, key) for key in (b"new", b"old", b"empty")] == [b"one", b"two", b""]
 
 
-async def test_one_bad_entry_does_not_fail_its_neighbours(rig: Rig, client: AsgiClient) -> None:
+async def test_one_bad_entry_does_not_fail_its_neighbours(rig: Rig, client: LocalClient) -> None:
     """Oversize, no key, a duplicate, a write that fails, a wrong digest, odd fields: each has its own result."""
     present = await put(rig.engine, b"present", b"stays")
     etag = f'"{present.write_id:016x}"'
@@ -160,7 +160,7 @@ async def test_one_bad_entry_does_not_fail_its_neighbours(rig: Rig, client: Asgi
     assert await get(rig.engine, b"present") == b"stays"
 
 
-async def test_a2_a_key_that_stands_often_is_charged_once(rig: Rig, client: AsgiClient) -> None:
+async def test_a2_a_key_that_stands_often_is_charged_once(rig: Rig, client: LocalClient) -> None:
     answer = await client.batch("mput", entries((b"k%d" % (n % 3), bytes(5000 + n)) for n in range(300)))
     found = results(answer.body)
     assert [result["status"] for result in found] == [200] * 297 + [201] * 3
@@ -173,7 +173,7 @@ async def test_a2_a_key_that_stands_often_is_charged_once(rig: Rig, client: Asgi
     ]
 
 
-async def test_the_last_entry_of_a_key_decides_also_if_it_fails(rig: Rig, client: AsgiClient) -> None:
+async def test_the_last_entry_of_a_key_decides_also_if_it_fails(rig: Rig, client: LocalClient) -> None:
     body = pack({}) + entry({"key": b"a"}, b"good") + entry({"key": b"a", "colour": 1}, b"bad")
     body += entry({"key": b"b"}, b"good") + entry({"key": b"b"}, POISONED)
     found = results((await client.batch("mput", body)).body)
@@ -183,7 +183,7 @@ async def test_the_last_entry_of_a_key_decides_also_if_it_fails(rig: Rig, client
             await get(rig.engine, key)
 
 
-async def test_times_to_live_are_the_entrys_then_the_batchs(rig: Rig, client: AsgiClient) -> None:
+async def test_times_to_live_are_the_entrys_then_the_batchs(rig: Rig, client: LocalClient) -> None:
     body = pack({"ttl": 100}) + entry({"key": b"batch"}, b"") + entry({"key": b"own", "ttl": 50}, b"")
     body += entry({"key": b"never", "ttl": "none"}, b"")
     assert (await client.batch("mput", body)).status == 200
@@ -192,14 +192,14 @@ async def test_times_to_live_are_the_entrys_then_the_batchs(rig: Rig, client: As
     assert found == [now + 100, now + 50, 0]
 
 
-async def test_what_is_kept_with_a_value_comes_back(rig: Rig, client: AsgiClient) -> None:
+async def test_what_is_kept_with_a_value_comes_back(rig: Rig, client: LocalClient) -> None:
     body = pack({}) + entry({"key": b"k", "content_type": "text/plain", "meta": {"Colour": "caf\xe9", "x": ""}}, b"v")
     assert results((await client.batch("mput", body)).body)[0]["status"] == 201
     info = await rig.engine.head("n", b"k")
     assert (info.content_type, info.metadata) == ("text/plain", (("colour", "caf\xe9"), ("x", "")))
 
 
-async def test_large_values_pass_through_a_small_memory(rig: Rig, client: AsgiClient) -> None:
+async def test_large_values_pass_through_a_small_memory(rig: Rig, client: LocalClient) -> None:
     size = rig.engine.status().capacity.max_value_bytes
     value = payload_of(1, size)
     body = entries([(b"a", value), (b"b", value)])
@@ -213,7 +213,7 @@ BROKEN = entries([(b"a", b"x" * 300), (b"b", payload_of(2, 9000)), (b"a", b"agai
 """A body of which every part can be the last that arrives: options, heads, values, a duplicate."""
 
 
-async def test_a_broken_upload_publishes_nothing_wherever_it_breaks(rig: Rig, client: AsgiClient) -> None:
+async def test_a_broken_upload_publishes_nothing_wherever_it_breaks(rig: Rig, client: LocalClient) -> None:
     places = sorted({*range(330), *range(330, len(BROKEN), 97), *range(len(BROKEN) - 30, len(BROKEN))})
     for place in places:
         answer = await client.batch("mput", [BROKEN[:place]], leaves=True)
@@ -222,7 +222,7 @@ async def test_a_broken_upload_publishes_nothing_wherever_it_breaks(rig: Rig, cl
     assert not rig.engine.namespaces() or not await keys_of(rig.engine)
 
 
-async def test_a_body_that_ends_too_early_is_refused_and_publishes_nothing(rig: Rig, client: AsgiClient) -> None:
+async def test_a_body_that_ends_too_early_is_refused_and_publishes_nothing(rig: Rig, client: LocalClient) -> None:
     whole = {0: False}  # where a shorter batch would end
     for place in sorted({*range(330), *range(330, len(BROKEN), 501), *range(len(BROKEN) - 20, len(BROKEN))}):
         body = BROKEN[:place]
@@ -259,14 +259,14 @@ async def test_a_body_that_ends_too_early_is_refused_and_publishes_nothing(rig: 
     ],
 )  # fmt: skip
 async def test_a_body_that_is_no_batch_fails_as_a_whole(
-    rig: Rig, client: AsgiClient, body: bytes, status: int, code: str
+    rig: Rig, client: LocalClient, body: bytes, status: int, code: str
 ) -> None:
     answer = await client.batch("mput", [body])
     assert (answer.status, answer.code) == (status, code)
     assert not rig.engine.namespaces() or not await keys_of(rig.engine)
 
 
-async def test_a_batch_larger_than_the_device_allows_is_refused(rig: Rig, client: AsgiClient) -> None:
+async def test_a_batch_larger_than_the_device_allows_is_refused(rig: Rig, client: LocalClient) -> None:
     most = rig.engine.max_batch_bytes
     value = bytes(100_000)
     body = entries((b"%d" % n, value) for n in range(most // len(value) + 1))
@@ -275,7 +275,7 @@ async def test_a_batch_larger_than_the_device_allows_is_refused(rig: Rig, client
     assert not await keys_of(rig.engine)
 
 
-async def test_no_body_is_a_mistake_of_the_daemon_or_leaves_anything(rig: Rig, client: AsgiClient) -> None:
+async def test_no_body_is_a_mistake_of_the_daemon_or_leaves_anything(rig: Rig, client: LocalClient) -> None:
     rng = random.Random("bodies")
     keys = pack({"keys": [b"a", b"b"]})
     fragments = [
@@ -312,7 +312,7 @@ async def test_no_body_is_a_mistake_of_the_daemon_or_leaves_anything(rig: Rig, c
 async def test_l1_batches_share_a_bounded_memory(rig: Rig) -> None:
     keys = pack({"keys": [b"k" * 100] * 50})
     with mock.patch("api.value_routes.BATCH_MEMORY_BYTES", 6000):
-        client = AsgiClient(rig.engine)
+        client = LocalClient(rig.engine)
     for _ in range(3):  # each gives back what it took, also when it is refused
         assert (await client.batch("exists", keys)).status == 200
         answer = await client.batch("exists", pack({"keys": [b"k" * 100] * 60}))
@@ -331,7 +331,7 @@ async def test_entries_that_get_no_room_wait_no_longer_than_a_batch_may() -> Non
         await rig.start()
         count = rig.engine.status().capacity.max_entries + 50
         body = entries((b"%d" % number, b"") for number in range(count))
-        found = results((await AsgiClient(rig.engine).batch("mput", body)).body)
+        found = results((await LocalClient(rig.engine).batch("mput", body)).body)
         stored = [result for result in found if result["status"] == 201]
         refused = [result for result in found if result["status"] in (503, 507)]
         assert len(stored) + len(refused) == count

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from api.conditions import Verdict, evaluate_read, read_conditions, read_tags
 from api.dates import format_date, parse_date
 from api.digests import read_digests
-from api.freshness import freshness_headers, read_ttl
+from api.freshness import freshness_lines, read_ttl
 from api.headers import etag
 from api.limits import TTL_MAX_SECONDS
-from api.metadata import metadata_headers, read_content_type, read_metadata
+from api.metadata import metadata_lines, read_content_type, read_metadata
 from api.parameters import read_parameters
 from api.ranges import select_range
 from storage.entries import EntryInfo
@@ -127,12 +127,19 @@ def test_any_bytes_are_digests_or_refused(text: bytes) -> None:
         return
 
 
+def _fields(lines: bytes) -> dict[bytes, bytes]:
+    """Header fields as they are sent, by name."""
+    *found, rest = lines.split(b"\r\n")
+    assert rest == b""
+    return dict(one.split(b": ", 1) for one in found)
+
+
 @given(ttl=st.integers(min_value=1, max_value=TTL_MAX_SECONDS), now=st.floats(min_value=1e9, max_value=4e9))
 def test_a_time_to_live_is_never_shorter_than_asked(ttl: int, now: float) -> None:
     assert read_ttl({"ttl": str(ttl)}, {}) == read_ttl({}, {b"cache-control": b"max-age=%d" % ttl}) == ttl
     asked = expiry_of(DEFAULT_SETTINGS, ttl, now)
     assert ttl <= asked - Fraction(now) < ttl + 1
-    headers = dict(freshness_headers(_info(stored_at=now, expires_at=asked), now))
+    headers = _fields(freshness_lines(_info(stored_at=now, expires_at=asked), now))
     assert headers[b"cache-control"] == b"max-age=%d" % ttl
     assert headers[b"age"] == b"0"
 
@@ -155,7 +162,7 @@ def test_what_is_kept_comes_back_as_it_was(content_type: bytes, name: bytes, val
         kept = read_metadata(fields, kept_type)
     except MetadataInvalid:
         return
-    headers = dict(metadata_headers(_info(content_type=kept_type, metadata=kept)))
+    headers = _fields(metadata_lines(_info(content_type=kept_type, metadata=kept)))
     assert headers == fields
     assert not any(byte in value for value in headers.values() for byte in b"\r\n\0")
 

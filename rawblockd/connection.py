@@ -184,8 +184,9 @@ class Connection(HttpToolsProtocol):
             self._ready = None
             self.pipeline.append((ready, None))  # type: ignore[arg-type]
             self._advance()
-        elif (newest := self._newest_exchange) is not None:
-            newest.on_parsed()
+        elif isinstance(self._running, ConnectionExchange):
+            # Not the newest request: the end of a body may have come with the head of the next one.
+            self._running.on_parsed()
 
     def on_message_begin(self) -> None:
         self._head_open = True
@@ -332,8 +333,8 @@ class Connection(HttpToolsProtocol):
         self.flow.resume_writing()
         if isinstance(self._running, ConnectionExchange):
             self._running.on_drained()
-        if self.pipeline:
-            self._advance()
+        # Also without a request in line: reading goes on, a refusal is sent, the connection is idle only now.
+        self._advance()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
@@ -438,6 +439,8 @@ class Connection(HttpToolsProtocol):
                 self.pipeline.popleft()
             elif not newest.response_started:
                 self._running = None
+                if isinstance(newest, ConnectionExchange):
+                    newest.is_refused = True
             _disconnect(newest)
         # Answers that are due come first: written now, this one would be taken for one of theirs.
         if self._refusal and self._is_idle():
@@ -467,8 +470,17 @@ class Connection(HttpToolsProtocol):
         unread = now - self._sent_at > self.limits.send_timeout_seconds + SWEEP_SLACK_SECONDS
         if unread or now - self._silent_since(now) > self.limits.body_timeout_seconds + SWEEP_SLACK_SECONDS:
             self.transport.abort()
-        elif self._idle_since is not None and now - self._idle_since > self.limits.keep_alive_seconds:
+        elif self._idle_since is None:
+            if self._has_nothing_to_do():
+                # What came behind the answer was the rest of a body that nobody read.
+                self._idle_since = now
+        elif now - self._idle_since > self.limits.keep_alive_seconds:
             self.transport.close()
+
+    def _has_nothing_to_do(self) -> bool:
+        if self._refused or self._head_open or self._is_busy or self.pipeline:
+            return False
+        return not (self.flow.write_paused or self.flow.read_paused or self.cycle.more_body)
 
     def _silent_since(self, now: float) -> float:
         """Since when the next move has been the client's; ``now`` while it isn't.

@@ -48,6 +48,8 @@ class ConnectionExchange:
     _is_sent = False
     _is_handled = False
     lingers = False
+    is_refused = False
+    """The parser met a mistake in the body: the connection answers itself, and ends itself."""
     _head = b""
     _left_bytes = UNKNOWN_LENGTH
     _waits_for_drain = False
@@ -360,7 +362,7 @@ class ConnectionExchange:
         if self.lingers:
             return
         self.response_complete = True
-        if not (self.keep_alive and self._is_sent):
+        if not ((self.keep_alive and self._is_sent) or self.is_refused):
             self._connection.transport.close()
 
     # -- a body that nobody reads ------------------------------------------------------------------------------------

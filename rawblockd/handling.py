@@ -53,10 +53,15 @@ class Handling:
         """Let CancelledError be raised where the handler waits."""
         if self._waits_for is None:
             self._cancelled = True
-            self._loop.call_soon(self._step)
+            self._loop.call_soon(self._step_if_cancelled)
         elif not self._waits_for.cancel():
             # A buffer may still be in use by the device: the future is done when it isn't, and not before.
             self._cancelled = True
+
+    def _step_if_cancelled(self) -> None:
+        """Unless another step has raised it meanwhile: the handler may be waiting in its cleaning up."""
+        if self._cancelled:
+            self._step()
 
     def _step(self, _done: asyncio.Future[Any] | None = None) -> None:
         if self.is_over:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 from tests.http.daemon import Daemon
 from tests.http.raw_client import RawClient, head, request
@@ -106,3 +107,18 @@ def test_a_client_that_asks_and_never_reads_is_cut_off(impatient: Daemon, key: s
         impatient.wait_for_open_files(files)
     impatient.wait_at_rest()
     impatient.http.delete(key)
+
+
+def test_an_idle_connection_is_closed_whatever_came_before(tmp_path: Path, key: str) -> None:
+    """Also behind an answer that was taken late, and behind a body that came after its answer and nobody read."""
+    body = BODY[: 15 << 17]
+    with Daemon(tmp_path / "cache.img", "--keep-alive-seconds", "1") as daemon:
+        idle, late, unread = RawClient(daemon.address), RawClient(daemon.address, 8192), RawClient(daemon.address)
+        with idle, late, unread:
+            assert idle.ask("PUT", key, body=body).status == 201
+            late.send(request("GET", key) * 2)
+            unread.send(head("GET", key, [("Content-Length", "1")]))
+            assert unread.answer().body == body
+            unread.send(b"x")
+            assert [late.answer().body for _ in range(2)] == [body, body]
+            assert [client.at_end() for client in (idle, late, unread)] == [True, True, True]

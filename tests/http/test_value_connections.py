@@ -223,3 +223,48 @@ def test_a_connection_ends_behind_an_answer_if_the_client_asked_for_it(door: Doo
             assert answer.closes
             assert answer.body == (b"" if sent else body)
             assert client.at_end()
+
+
+@pytest.mark.parametrize("following", ["/v1/kv/tests/absent", "/livez"])
+def test_the_end_of_a_body_may_come_with_the_next_request(door: Door, following: str) -> None:
+    body = b'{"keys": ["YWJzZW50"]}'
+    fields = [("Content-Type", "application/json"), ("Expect", "100-continue")]
+    framings = (
+        ([("Content-Length", str(len(body)))], body),
+        ([("Transfer-Encoding", "chunked")], b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)),
+    )
+    for framing, sent in framings:
+        with door.connect() as client:
+            client.send(head("POST", "/v1/kv/tests:mget", fields + framing))
+            assert client.answer().status == 100  # the handler waits for the body
+            client.send(sent + request("GET", following))
+            assert client.answer().status == 200
+            assert client.answer().status == (200 if following == "/livez" else 404)
+
+
+def test_a_body_that_breaks_the_form_of_http_is_answered(door: Door) -> None:
+    """Also where the handler ends at once, because its body will never be complete."""
+    fields = [("Content-Type", "application/json"), ("Transfer-Encoding", "chunked"), ("Expect", "100-continue")]
+    with door.connect() as client:
+        client.send(head("POST", "/v1/kv/tests:mget", fields))
+        assert client.answer().status == 100
+        client.send(b"1\r\n{\r\nno length\r\n")
+        answer = client.answer()
+        assert (answer.status, answer.code, answer.closes) == (400, "bad_request", True)
+        assert client.at_end()
+
+
+@pytest.mark.parametrize("junk", [False, True])
+def test_a_connection_goes_on_behind_answers_that_were_taken_late(daemon: Daemon, key: str, junk: bool) -> None:
+    """The last of pipelined answers is given before the client has taken it: nothing is in line then that would make
+    the server read on."""
+    body = body_of(15 * MIB // 8)
+    with RawClient(daemon.address, receive_buffer_bytes=8192) as client:
+        assert client.ask("PUT", key, body=body).status == 201
+        client.send(request("GET", key) * 4 + (b"JUNK JUNK\r\n\r\n" if junk else b""))
+        for _ in range(4):
+            assert client.answer().body == body
+        if junk:
+            assert client.answer().status == 400
+        else:
+            assert client.ask("HEAD", key).status == 200

@@ -98,6 +98,30 @@ async def test_cancelled_it_ends_where_it_waits_and_cleans_up() -> None:
         assert (cleaned, [type(error) for error in handled.ends]) == ([True], [asyncio.CancelledError])
 
 
+async def test_cancelled_and_stepped_it_is_left_to_its_cleaning_up() -> None:
+    def turn() -> Awaitable[None]:
+        return asyncio.sleep(0)
+
+    waits: list[Callable[[], Awaitable[None]]] = [pause, turn]
+    for wait in waits:
+
+        async def handler() -> None:
+            try:
+                await wait()  # noqa: B023
+            finally:
+                await pause()
+
+        handled = Handled(handler())
+        handled.handling.cancel()
+        if wait is pause:
+            handled.handling.resume()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not handled.ends
+        handled.handling.resume()
+        assert isinstance(handled.ends[0], asyncio.CancelledError)
+
+
 async def test_b1_cancelled_it_waits_for_the_io_that_still_uses_its_buffer() -> None:
     io = Stubborn()
     released: list[bool] = []

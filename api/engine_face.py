@@ -39,6 +39,9 @@ class EntryReader(Protocol):
         """The verified payload from ``start_byte`` up to ``stop_byte``; a piece is valid until the next iteration."""
         ...
 
+    def keep(self) -> None:
+        """Stay open, without memory, when the batch that this reader came from ends."""
+
     def close(self) -> None: ...
 
 
@@ -106,8 +109,10 @@ class EngineFace(Protocol):
 
     async def head(self, namespace: str, key: bytes, *, lease_id: str = ...) -> EntryInfo: ...
 
-    async def open_read(self, namespace: str, key: bytes, *, lease_id: str = ..., sparse: bool = ...) -> EntryReader:
-        """``sparse``: no more is read than what is asked for."""
+    async def open_read(
+        self, namespace: str, key: bytes, *, lease_id: str = ..., sparse: bool = ..., known_ids: frozenset[int] = ...
+    ) -> EntryReader:
+        """``sparse``, or an entry whose write id is one of ``known_ids``: no more is read than what is asked for."""
         ...
 
     async def begin_put(
@@ -156,9 +161,10 @@ class EngineFace(Protocol):
     def exists_many(self, namespace: str, keys: Sequence[bytes]) -> list[EntrySketch | RawblockdError | None]: ...
 
     def open_many(
-        self, namespace: str, keys: Sequence[bytes], *, lease_id: str = ...
+        self, namespace: str, keys: Sequence[bytes], *, lease_id: str = ..., until_error: bool = ...
     ) -> AsyncGenerator[Sequence[EntryReader | RawblockdError], None]:
-        """Some at a time, in order; the readers of a list are closed before the next list is asked for."""
+        """Some at a time, in order, all or up to the first error; the readers of a list are closed before the next list
+        is asked for."""
         ...
 
     async def commit_many(self, puts: Sequence[Any]) -> list[PutResult | RawblockdError]:

@@ -156,6 +156,7 @@ class _Export:
                 stream.pending += data
                 if stream.is_full and not await stream.send_promptly():
                     prompt = False
+                    found.keep()
                     await release()
                     await stream.sent()
         except _DAMAGE as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import aclosing
 
-from api.conditions import Verdict, evaluate_read
+from api.conditions import Verdict, evaluate_read, maybe_known
 from api.engine_face import EntryReader
 from api.exchange import Exchange
 from api.freshness import freshness_lines
@@ -41,14 +41,15 @@ async def answer_get(request: ValueRequest) -> int:
     errors, ``PreconditionFailed``, ``RangeUnsatisfiable`` and ``ClientGone``; if the answer has begun by then, it must
     be cut short.
     """
+    known_ids = maybe_known(request.fields)
     if request.query:
         lease_id, part = _read_query(request.query)
         reader = await request.engine.open_read(
-            request.namespace, request.key, lease_id=lease_id, sparse=part is not None
+            request.namespace, request.key, lease_id=lease_id, sparse=part is not None, known_ids=known_ids
         )
     else:
         part = None
-        reader = await request.engine.open_read(request.namespace, request.key)
+        reader = await request.engine.open_read(request.namespace, request.key, known_ids=known_ids)
     try:
         info = reader.info
         first, last, named = _chosen(info, part)
@@ -81,11 +82,15 @@ async def _send_pieces(
 
     While a client takes its time, nothing of the engine's is held for it: what was read ahead is read again.
     """
-    exchange.begin(status, lines, length=stop - start)
+    if start == stop:
+        exchange.answer(status, lines)
+        return
     at = start
     while at < stop:
         async with aclosing(reader.pieces(at, stop)) as pieces:
             async for piece in pieces:
+                if not exchange.answered:
+                    exchange.begin(status, lines, length=stop - start)
                 at += len(piece)
                 exchange.push(piece)
                 if not await exchange.drained(PROMPT_SEND_SECONDS):

@@ -38,7 +38,7 @@ class _Window:
     """Reads under way, of consecutive keys. It owns slots and memory of those that were not taken yet; those that were
     are their readers', which release their part of the memory here."""
 
-    __slots__ = ("batch", "buffers", "held", "leased", "left", "plain", "records", "settings", "taken")
+    __slots__ = ("batch", "buffers", "held", "leased", "left", "needy", "plain", "records", "settings", "taken")
 
     def __init__(
         self, held: list[Held | None], settings: NamespaceSettings | None = None, leased: Sequence[Held | None] = ()
@@ -49,6 +49,8 @@ class _Window:
         """Of the keys' namespace, if the reads of those that no lease holds count for their expiry."""
         self.leased = leased
         """What a lease holds of each key."""
+        self.needy: set[int] = set()
+        """Places of keys whose ordinary reads need memory of their own."""
         self.plain: list[Held] = []
         """What is being read, in order, and in ``records`` where to."""
         self.records: list[memoryview] = []
@@ -112,10 +114,16 @@ class BatchReads:
     # -- reads ----------------------------------------------------------------------------------------------------
 
     def open(
-        self, namespace: str, keys: Sequence[bytes], leased: Callable[[bytes], Held | None] | None
+        self,
+        namespace: str,
+        keys: Sequence[bytes],
+        leased: Callable[[bytes], Held | None] | None,
+        *,
+        until_error: bool = False,
     ) -> AsyncGenerator[list[Result], None]:
-        """Readers or errors, some at a time, together one for each key, in order. ``leased`` says what a lease holds of
-        a key. A list's readers are closed before the next list is asked for, at the latest by that."""
+        """Readers or errors, some at a time, together one for each key, in order; ``until_error``: up to the first
+        error, so that no key behind it counts as looked up. ``leased`` says what a lease holds of a key. A list's
+        readers are closed before the next list is asked for, at the latest by that, except those that are kept."""
 
         def look(first: int, last: int) -> _Window:
             known = self._index.namespaces.by_name.get(namespace)
@@ -137,7 +145,7 @@ class BatchReads:
             key = keys[position]
             return self._path.open(namespace, key, leased=leased(key) if leased is not None else None)
 
-        return self._windows(len(keys), look, read, lambda position: keys[position])
+        return self._windows(len(keys), look, read, lambda position: keys[position], until_error=until_error)
 
     async def open_held(self, rows: Iterable[Held]) -> AsyncGenerator[tuple[int, Result], None]:
         """Position and reader or error for each row that somebody holds, in order, whatever became of it in the table.
@@ -162,13 +170,16 @@ class BatchReads:
         look: Callable[[int, int], _Window],
         read: Callable[[int], Awaitable[EntryReader]],
         key_of: Callable[[int], bytes | None],
+        *,
+        until_error: bool = False,
     ) -> AsyncGenerator[list[Result], None]:
         """``look`` finds the rows of some keys; ``read`` is the ordinary read of what was not read ahead."""
         ahead: deque[_Window] = deque()
-        begun = first = 0
+        first = 0
         look_at = WINDOW_READS
         try:
             while first < count:
+                begun = first + sum(len(window.held) for window in ahead)
                 while begun < count and len(ahead) < WINDOWS_MAX:
                     window = look(begun, min(begun + look_at, count))
                     self._begin(window)
@@ -176,9 +187,11 @@ class BatchReads:
                     begun += len(window.held)
                     look_at = min(2 * len(window.held) + 1, WINDOW_READS)
                 window = ahead[0]
-                async with aclosing(self._results(window, first, read, key_of)) as results:
+                async with aclosing(self._results(ahead, first, read, key_of, until_error=until_error)) as results:
                     async for some in results:
                         yield some
+                        if until_error and isinstance(some[-1], RawblockdError):
+                            return
                 first += len(window.held)
                 ahead.popleft()
         finally:
@@ -187,12 +200,18 @@ class BatchReads:
 
     async def _results(
         self,
-        window: _Window,
+        ahead: deque[_Window],
         first: int,
         read: Callable[[int], Awaitable[EntryReader]],
         key_of: Callable[[int], bytes | None],
+        *,
+        until_error: bool,
     ) -> AsyncGenerator[list[Result], None]:
-        """The results of a window; a reader that needs memory of its own is handed out alone."""
+        """The results of the first window; a reader that needs memory of its own is handed out alone.
+
+        Nobody waits for memory and holds some meanwhile: batches that did would wait for each other.
+        """
+        window = ahead[0]
         results: list[Result] = []
         try:
             if window.batch is not None:
@@ -203,10 +222,18 @@ class BatchReads:
                     if taken is not None:
                         results.append(taken)
                         continue
+                if place in window.needy and not self._has_memory():
+                    if results:
+                        yield results
+                        _close(results)
+                        results = []
+                    self._shed(ahead, place + 1)
                 try:
                     reader = await read(first + place)
                 except RawblockdError as error:
                     results.append(error)
+                    if until_error:
+                        break
                     continue
                 results.append(reader)
                 if len(results) > 1:
@@ -250,12 +277,13 @@ class BatchReads:
     def _begin(self, window: _Window) -> None:
         """Start reading the small records of a window, as many as there is memory for; the window ends there."""
         held = window.held
-        sizes = self._sizes(held)
+        sizes = self._sizes(window)
         count = self._find_memory(window, sizes)
         if count:
             del held[count:]
         else:
             held[:] = [None]
+            window.needy.add(0)
         offset_of = self._index.geometry.slot_offset
         plain = window.plain = [one for one in held if one is not None]
         reads = [
@@ -269,13 +297,15 @@ class BatchReads:
             window.batch = self._device.read_many(reads)
         except Busy:
             held[:] = [None] * len(held)
+            window.plain = []
             for buffer in window.buffers:
                 buffer.release()
             return
         self._index.slots.hold_each([row_id for row_id, _ in plain])
 
-    def _sizes(self, held: list[Held | None]) -> list[int]:
+    def _sizes(self, window: _Window) -> list[int]:
         """What is to be read of each, 0 for what is not to be read ahead, up to the bytes of a window."""
+        held = window.held
         block_bytes = self._index.geometry.block_bytes
         sizes: list[int] = []
         total_bytes = 0
@@ -285,6 +315,7 @@ class BatchReads:
                 record_bytes = one[1].record_bytes
                 if record_bytes > self._path.whole_max_bytes:
                     held[place] = None
+                    window.needy.add(place)
                 else:
                     size = round_up(record_bytes, block_bytes)
                     total_bytes += size
@@ -301,18 +332,31 @@ class BatchReads:
             while stop < len(sizes) and total_bytes + sizes[stop] <= HUGE_PAGE_BYTES:
                 total_bytes += sizes[stop]
                 stop += 1
-            if total_bytes:
-                buffer = self._arena.try_acquire(total_bytes)
-                while buffer is None and stop - at > 1:
-                    stop = at + (stop - at) // 2
-                    total_bytes = sum(sizes[at:stop])
-                    buffer = self._arena.try_acquire(max(total_bytes, 1))
-                if buffer is None:
-                    break
+            buffer = None
+            while total_bytes and (buffer := self._arena.try_acquire(total_bytes)) is None:
+                if stop - at == 1:
+                    return at
+                stop = at + (stop - at) // 2
+                total_bytes = sum(sizes[at:stop])
+            if buffer is not None:
                 window.buffers.append(buffer)
                 _cut(buffer.view, sizes[at:stop], window.records)
             at = stop
         return at
+
+    def _has_memory(self) -> bool:
+        """Whether an ordinary read would get its memory at once."""
+        buffer = self._arena.try_acquire(self._path.whole_max_bytes)
+        if buffer is not None:
+            buffer.release()
+        return buffer is not None
+
+    def _shed(self, ahead: deque[_Window], count: int) -> None:
+        """End the first window behind so many keys and give up what was read ahead of that: it is read again."""
+        self._drop(ahead[0])
+        del ahead[0].held[count:]
+        while len(ahead) > 1:
+            self._drop(ahead.pop())
 
     def _drop(self, window: _Window) -> None:
         """Let go of what was not taken, as soon as the device is done with it."""

@@ -36,15 +36,24 @@ class Engine(EngineSessions):
 
     # -- entries --------------------------------------------------------------------------------------------------
 
-    async def open_read(self, namespace: str, key: bytes, *, lease_id: str = "", sparse: bool = False) -> EntryReader:
+    async def open_read(
+        self,
+        namespace: str,
+        key: bytes,
+        *,
+        lease_id: str = "",
+        sparse: bool = False,
+        known_ids: frozenset[int] = frozenset(),
+    ) -> EntryReader:
         """Open an entry for reading, under a lease as that holds it. ``sparse`` reads no more than the header and then
-        just the chunks that are asked for: for a part or a range of a value that is read whole otherwise.
+        just the chunks that are asked for: for a part or a range of a value that is read whole otherwise. So is an
+        entry read whose write id is one of ``known_ids``.
 
         Raises EntryNotFound, EntryCorrupt, EntryUnreadable, LeaseNotFound, Busy, Starting.
         """
         self._check_readable()
         leased = self._leased(namespace, lease_id, key)
-        return await self._read_path.open(namespace, key, header_only=sparse, leased=leased)
+        return await self._read_path.open(namespace, key, header_only=sparse, known_ids=known_ids, leased=leased)
 
     async def head(self, namespace: str, key: bytes, *, lease_id: str = "") -> EntryInfo:
         """What is known of an entry without its payload. Raises as ``open_read``."""
@@ -152,19 +161,20 @@ class Engine(EngineSessions):
         return self._parts.batch_reads.sketches(namespace, keys)
 
     def open_many(
-        self, namespace: str, keys: Sequence[bytes], *, lease_id: str = ""
+        self, namespace: str, keys: Sequence[bytes], *, lease_id: str = "", until_error: bool = False
     ) -> AsyncGenerator[list[EntryReader | RawblockdError], None]:
-        """Readers or errors, some at a time, together one for each key, in order, with reads ahead. Raises
-        LeaseNotFound, Starting.
+        """Readers or errors, some at a time, together one for each key, in order, with reads ahead; ``until_error``: up
+        to the first error. Raises LeaseNotFound, Starting.
 
-        The caller closes the readers of a list before it asks for the next one; they are closed by that at the latest.
+        The caller closes the readers of a list before it asks for the next one; they are closed by that at the latest,
+        except those that are kept.
         """
         self._check_readable()
         if lease_id:
             self._parts.leases.namespace_id(lease_id, namespace)
             self._parts.leases.find(lease_id, bytes(16))
         leased = (lambda key: self._leased(namespace, lease_id, key)) if lease_id else None
-        return self._parts.batch_reads.open(namespace, keys, leased)
+        return self._parts.batch_reads.open(namespace, keys, leased, until_error=until_error)
 
     async def commit_many(self, puts: Sequence[PutSession]) -> list[PutResult | RawblockdError]:
         """Finish staged puts by one write of the journal: the result or the error of each, in order."""

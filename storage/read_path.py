@@ -20,6 +20,7 @@ from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
 from storage.entries import Conditions, EntryInfo
 from storage.errors import (
+    Busy,
     EntryCorrupt,
     EntryNotFound,
     EntryUnreadable,
@@ -70,6 +71,7 @@ class EntryReader:
         "_has_first",
         "_header",
         "_held",
+        "_kept",
         "_late",
         "_memory",
         "_path",
@@ -98,6 +100,7 @@ class EntryReader:
         self._record = record
         self._memory = memory
         self._held = True
+        self._kept = False
         self._ahead = [first] if first is not None else []
         self._has_first = first is not None
         self._late: list[asyncio.Future[None]] = []
@@ -159,6 +162,16 @@ class EntryReader:
             buffer.release()
         self._ahead = []
 
+    def keep(self) -> None:
+        """Outlive the batch that this reader came from, as somebody who waits for a slow client may: only the slot is
+        held, and pieces are read anew. No iteration may be under way."""
+        self._kept = True
+        if self._memory is not None:
+            self._record = None
+            self._memory.release()
+            self._memory = None
+        self._drop_ahead()
+
     def close(self) -> None:
         """Let go of the slot and of all memory. Idempotent."""
         if not self._held:
@@ -178,9 +191,12 @@ class EntryReader:
 
 
 def close_all(readers: Sequence[EntryReader]) -> None:
-    """Close readers, of which many lie in the same memory: one step for all of their slots."""
+    """Close readers, of which many lie in the same memory: one step for all of their slots. Not those that somebody
+    keeps."""
     row_ids = []
     for reader in readers:
+        if reader._kept:
+            continue
         if reader._held and reader._memory is not None:
             reader._held = False
             reader._record = None
@@ -231,17 +247,18 @@ class ReadPath:
         key: bytes,
         *,
         header_only: bool = False,
+        known_ids: frozenset[int] = frozenset(),
         leased: Held | None = None,
         slides: bool = True,
     ) -> EntryReader:
-        """Find, read and verify; or read what a lease holds, which needs no finding. ``slides`` False: it is no read
-        that moves a sliding expiry.
+        """Find, read and verify; or read what a lease holds, which needs no finding. Of an entry whose write id is
+        one of ``known_ids``, as if ``header_only``. ``slides`` False: it is no read that moves a sliding expiry.
 
         Raises EntryNotFound, EntryCorrupt, EntryUnreadable, Busy.
         """
         check_key(key)
         if leased is not None:
-            return await self._open_leased(leased, key, header_only=header_only)
+            return await self._open_leased(leased, key, header_only=header_only or leased[1].write_id in known_ids)
         known = self._index.namespaces.by_name.get(namespace)
         if known is None:
             check_name(namespace)
@@ -258,7 +275,7 @@ class ReadPath:
                 self._counters.lookups["expired"] += 1
                 self._free_expired(row_id, row)
                 raise EntryNotFound
-            reader = await self._open_row(row_id, row, key, header_only=header_only)
+            reader = await self._open_row(row_id, row, key, header_only=header_only or row.write_id in known_ids)
             if reader is not None:
                 self.note_hit(row_id, row)
                 if slides and known.settings.sliding_ttl:
@@ -453,7 +470,7 @@ class ReadPath:
                 await self._start_piece(window, offset, row, begins[position + 1], last, wait=False)
             payload_start = begin * CHUNK_BYTES
             payload_stop = min((min(begin + self._piece_chunks, last)) * CHUNK_BYTES, row.payload_bytes)
-            skew = (row.header_bytes + payload_start) % self._block_bytes
+            skew = row.header_bytes + payload_start - self._aligned_start(row, begin)
             buffer, io = window[0]
             try:
                 await io
@@ -475,13 +492,22 @@ class ReadPath:
         *,
         wait: bool,
     ) -> None:
-        begin_byte = row.header_bytes + begin * CHUNK_BYTES
         stop_byte = min(row.header_bytes + min(begin + self._piece_chunks, last) * CHUNK_BYTES, row.record_bytes)
-        aligned = begin_byte // self._block_bytes * self._block_bytes
+        aligned = self._aligned_start(row, begin)
         size = round_up(stop_byte - aligned, self._block_bytes)
         buffer = self._arena.try_acquire(size)
         if buffer is None:
             if not wait:
                 return
             buffer = await self._arena.acquire(size, self._wait_timeout_seconds)
-        window.append((buffer, self._device.read(offset + aligned, buffer.view[:size])))
+        try:
+            io = self._device.read(offset + aligned, buffer.view[:size])
+        except Busy:
+            buffer.release()
+            raise
+        window.append((buffer, io))
+
+    def _aligned_start(self, row: Row, begin: int) -> int:
+        """Where in the record the piece that starts with chunk ``begin`` is read from: the first one with the header,
+        as a read that opens the record has it."""
+        return (row.header_bytes + begin * CHUNK_BYTES) // self._block_bytes * self._block_bytes if begin else 0

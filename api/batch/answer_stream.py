@@ -23,8 +23,13 @@ class AnswerStream:
         self._pieces_bytes = 0
 
     @property
+    def size_bytes(self) -> int:
+        """What was collected and is not sent yet."""
+        return len(self.pending) + self._pieces_bytes
+
+    @property
     def is_full(self) -> bool:
-        return len(self.pending) + self._pieces_bytes >= BATCH_SEND_BYTES
+        return self.size_bytes >= BATCH_SEND_BYTES
 
     def add(self, pieces: list[Body]) -> None:
         """Send these behind what is pending. They stay as they are until ``send_promptly``, ``keep`` or ``end`` was
@@ -55,7 +60,7 @@ class AnswerStream:
     def end(self) -> None:
         """Send the rest and end the answer."""
         if not self._exchange.answered:
-            self._exchange.begin(200, self._lines, length=len(self.pending) + self._pieces_bytes)
+            self._exchange.begin(200, self._lines, length=self.size_bytes)
         self._push()
         self._exchange.end()
 

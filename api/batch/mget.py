@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from api.batch.answer_stream import AnswerStream
@@ -68,6 +68,12 @@ class _BatchRead:
         self._done += 1
         return hit or not self._stop
 
+    def _open(self) -> AsyncGenerator[Sequence[EntryReader | RawblockdError], None]:
+        """Read the keys that are left."""
+        request = self._request
+        keys = self._keys[self._done :]
+        return request.engine.open_many(request.namespace, keys, lease_id=self._lease_id, until_error=self._stop)
+
     @property
     def _end(self) -> Result:
         return {"hits": self._hits, "leading_hits": self._leading_hits}
@@ -87,9 +93,8 @@ class _BatchRead:
         Returns early when the client doesn't take what was sent: while it is waited for, nothing is held for it but
         copies, and what was read ahead is read again.
         """
-        request = self._request
         try:
-            opened = request.engine.open_many(request.namespace, self._keys[self._done :], lease_id=self._lease_id)
+            opened = self._open()
             async with aclosing(opened):
                 async for some in opened:
                     if not await self._send(stream, some, opened.aclose) or self._over:
@@ -127,10 +132,10 @@ class _BatchRead:
         stream.add(pieces)
         if not goes_on or self._done == len(self._keys):
             self._end_answer(stream)
-        elif size_bytes < _SEND_BYTES:
-            stream.keep()
-        elif prompt:
+        elif prompt and stream.size_bytes >= _SEND_BYTES:
             prompt = await stream.send_promptly()
+        else:
+            stream.keep()
         return prompt
 
     def _end_answer(self, stream: AnswerStream) -> None:
@@ -152,7 +157,7 @@ class _BatchRead:
         request = self._request
         results: list[Result] = []
         left_bytes = JSON_ANSWER_MAX_BYTES
-        opened = request.engine.open_many(request.namespace, self._keys, lease_id=self._lease_id)
+        opened = self._open()
         async with aclosing(opened):
             async for some in opened:
                 for found in some:
@@ -204,6 +209,7 @@ async def _send_value(
             stream.pending += data
             if stream.is_full and not await stream.send_promptly():
                 prompt = False
+                reader.keep()
                 await release()
                 await stream.sent()
         return True, prompt

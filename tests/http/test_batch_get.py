@@ -159,6 +159,8 @@ async def test_it_can_stop_at_the_first_miss(rig: Rig, client: LocalClient) -> N
     found, end = values(answer.body)
     assert [value for _, value in found] == [b"a", b"b", None]
     assert end == {"end": True, "results": 3, "hits": 2, "leading_hits": 2}
+    lookups = rig.engine.counters.lookups
+    assert (lookups["hit"], lookups["miss"]) == (2, 1), "what stands behind the miss was not looked up"
     answer = await client.ask(
         "POST",
         "/v1/kv/n:mget",

@@ -10,10 +10,12 @@ from contextlib import aclosing
 import pytest
 
 from storage.batch_reads import WINDOW_BYTES, WINDOW_READS, WINDOWS_MAX
+from storage.buffers import HUGE_PAGE_BYTES
 from storage.device.counters import OpKind
 from storage.engine import Engine
 from storage.entries import UNCONDITIONAL, Conditions, Durability, EntrySketch, PutResult
 from storage.errors import (
+    Busy,
     EntryCorrupt,
     EntryNotFound,
     KeyInvalid,
@@ -23,6 +25,7 @@ from storage.errors import (
     RawblockdError,
     WriteFailed,
 )
+from storage.limits import CHUNK_BYTES
 from storage.namespace_settings import NamespaceSettings
 from storage.put_session import PutSession
 from tests.support.engines import Rig, check_accounts, get, one_by_one, payload_of, peek, put, turns, until
@@ -108,6 +111,19 @@ async def test_nothing_is_visible_before_the_whole_batch_joins(rig: Rig) -> None
     await until(lambda: idle(engine))
     assert engine.status().capacity.slots.live == 0
     check_accounts(engine)
+
+
+async def test_a_later_put_of_a_batch_does_not_let_an_earlier_one_of_its_key_pass(engine: Engine) -> None:
+    """The earlier one wants the key to be there; it is not until the later one has joined, which then stands."""
+    await put(engine, b"key", b"old")
+    wants = Conditions(must_be_present=True)
+    earlier = await stage(engine, b"key", b"earlier", conditions=wants)
+    later = await stage(engine, b"key", b"later")
+    await engine.delete("n", b"key")
+    results = await engine.commit_many([earlier, later])
+    assert isinstance(results[0], PreconditionFailed)
+    assert isinstance(results[1], PutResult)
+    assert await get_many(engine, [b"key"]) == [b"later"]
 
 
 async def test_an_error_of_one_is_its_own(rig: Rig) -> None:
@@ -336,6 +352,81 @@ async def test_a_batch_left_half_way_lets_go_of_what_it_read_ahead(rig: Rig) -> 
             reader.close()
             break
     await until(lambda: idle(engine) and not engine._index.slots.holds_count)
+
+
+async def test_l1_a_window_of_misses_takes_no_memory(rig: Rig) -> None:
+    """Where there is too little memory for a record, what stands before it in the window has none either."""
+    engine = rig.engine
+    await put(engine, b"key", payload_of(1, 900_000))
+    buffers = []
+    while engine._arena.used_bytes < engine._arena.total_bytes - HUGE_PAGE_BYTES:
+        buffers.append(await engine._arena.acquire(HUGE_PAGE_BYTES, 1.0))
+    for size_bytes in (HUGE_PAGE_BYTES // 2, HUGE_PAGE_BYTES // 4):
+        buffers.append(await engine._arena.acquire(size_bytes, 1.0))
+    used_bytes = engine._arena.used_bytes
+    async with aclosing(engine.open_many("n", [b"absent", b"key"])) as lists:
+        results = await anext(lists)
+        assert [type(result) for result in results] == [EntryNotFound]
+    assert engine._arena.used_bytes == used_bytes
+    for buffer in buffers:
+        buffer.release()
+
+
+async def test_l1_batches_do_not_wait_for_each_others_memory(rig: Rig) -> None:
+    """Small values and large ones in turn, and more batches than there is memory for: each gets all of its values."""
+    engine = rig.engine
+    path = engine._read_path
+    path.whole_max_bytes, path._piece_chunks = 4 * CHUNK_BYTES, 3
+    values = {b"small %d" % number: payload_of(number, 60_000) for number in range(12)}
+    large = payload_of(100, 300_000)
+    await put(engine, b"large", large)
+    for key, value in values.items():
+        await put(engine, key, value)
+    keys = [key for number in range(0, 12, 3) for key in (*list(values)[number : number + 3], b"large")] * 4
+    wanted = [values.get(key, large) for key in keys]
+    for found in await asyncio.gather(*[get_many(engine, keys) for _ in range(24)]):
+        assert found == wanted
+    await until(lambda: idle(engine))
+    assert not engine._index.slots.holds_count
+
+
+async def test_a_device_that_takes_no_batch_is_asked_one_by_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = rig.engine
+    keys = [b"key %d" % number for number in range(100)]
+    for key in keys:
+        await put(engine, key, key)
+
+    def refuse(_: object) -> None:
+        raise Busy("many operations are in flight")
+
+    monkeypatch.setattr(rig.device, "read_many", refuse)
+    assert await get_many(engine, keys) == keys
+    async with aclosing(engine.open_many("n", keys)) as lists:
+        await anext(lists)
+    assert idle(engine)
+    assert not engine._index.slots.holds_count
+
+
+@pytest.mark.parametrize("size", [3000, 700_000])
+async def test_b1_a_reader_that_is_kept_outlives_its_batch(rig: Rig, size: int) -> None:
+    """L1: it holds the slot, whatever becomes of the key, and no memory."""
+    engine = rig.engine
+    path = engine._read_path
+    path.whole_max_bytes, path._piece_chunks = 4 * CHUNK_BYTES, 3
+    await put(engine, b"key", payload_of(1, size))
+    async with aclosing(engine.open_many("n", [b"key", b"key"])) as lists:
+        reader = (await anext(lists))[0]
+        assert not isinstance(reader, RawblockdError)
+        reader.keep()
+    assert engine._arena.used_bytes == 0
+    assert engine._index.slots.holds_count == 1
+    for number in range(2, 5):
+        await put(engine, b"key", payload_of(number, size))
+        await engine.flush()
+    assert b"".join([bytes(piece) async for piece in reader.pieces()]) == payload_of(1, size)
+    reader.close()
+    assert idle(engine)
+    assert not engine._index.slots.holds_count
 
 
 async def test_b1_overwritten_while_it_is_read_ahead(rig: Rig) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import mmap
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +26,19 @@ from storage.errors import (
 )
 from storage.formatting import format_device
 from storage.limits import CHUNK_BYTES, KEY_MAX_BYTES, TRANSFER_MAX_BYTES
-from tests.support.engines import OPTIONS, Rig, check_accounts, get, payload_of, peek, put, turns, until
+from tests.support.engines import (
+    OPTIONS,
+    Rig,
+    check_accounts,
+    formatted_image,
+    get,
+    payload_of,
+    peek,
+    put,
+    short_journal,
+    turns,
+    until,
+)
 
 MIB = 1 << 20
 ABSENT = Conditions(must_be_absent=True)
@@ -314,6 +329,26 @@ async def test_r9_start_and_stop_change_nothing(rig: Rig) -> None:
     await rig.stop()
 
 
+class _MemoryWithoutHugePages(mmap.mmap):
+    """As of a kernel that was built without transparent huge pages."""
+
+    def madvise(self, option: int, *rest: int) -> None:
+        if option == mmap.MADV_HUGEPAGE:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        super().madvise(option, *rest)
+
+
+async def test_an_engine_starts_where_the_kernel_has_no_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "mmap", _MemoryWithoutHugePages)
+    with short_journal():
+        rig = Rig(formatted_image())
+        engine = await rig.start()
+        await put(engine, b"key", b"value")
+        engine = await rig.reopen()
+        assert await get(engine, b"key") == b"value"
+        await rig.stop()
+
+
 async def test_the_engine_on_a_real_file(tmp_path: Path) -> None:
     """Whole lives over a file and the real I/O engine."""
     path = str(tmp_path / "cache")
@@ -333,3 +368,23 @@ async def test_the_engine_on_a_real_file(tmp_path: Path) -> None:
         finally:
             await engine.stop()
             device.close()
+
+
+@pytest.mark.parametrize("metadata_bytes", [10, 3800, 3900, 4000, 8000])
+async def test_b1_ranges_of_a_large_value_behind_a_header_of_any_size(rig: Rig, metadata_bytes: int) -> None:
+    """A value read piece by piece may have a header of several blocks: the first piece comes with all of them."""
+    engine = rig.engine
+    path = engine._read_path
+    path.whole_max_bytes, path._piece_chunks = 4 * CHUNK_BYTES, 3
+    size = 10 * CHUNK_BYTES + 7
+    value = payload_of(3, size)
+    await put(engine, b"key", value, metadata=(("a", "m" * metadata_bytes),))
+    piece = 3 * CHUNK_BYTES
+    edges = [0, 1, CHUNK_BYTES, piece - 1, piece, piece + 1, 2 * piece, size - 1, size]
+    for start in edges:
+        for stop in [edge for edge in edges if edge >= start]:
+            assert await get(engine, b"key", start=start, stop=stop) == value[start:stop]
+    reader = await engine.open_read("n", b"key", sparse=True)
+    assert b"".join([bytes(part) async for part in reader.pieces(5, size - 5)]) == value[5:-5]
+    reader.close()
+    assert engine.status().capacity.slots.quarantined == 0

@@ -57,9 +57,13 @@ def test_a_part_that_is_not_there_is_named(daemon: Daemon, parted: str) -> None:
 
 
 def test_only_the_blocks_of_a_part_are_read(daemon: Daemon, parted: str) -> None:
-    before = daemon.http.get("/metrics").text
-    daemon.http.get(f"{parted}?part=w")
-    assert _read_bytes(daemon.http.get("/metrics").text) - _read_bytes(before) <= 128 * 1024
+    """The daemon reads for itself too, now and then, so the least of several counts is the request's own."""
+    counts = []
+    for _ in range(5):
+        before = daemon.http.get("/metrics").text
+        daemon.http.get(f"{parted}?part=w")
+        counts.append(_read_bytes(daemon.http.get("/metrics").text) - _read_bytes(before))
+    assert 0 < min(counts) <= 128 * 1024
 
 
 def _read_bytes(metrics: str) -> float:

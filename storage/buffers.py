@@ -266,6 +266,12 @@ def aligned_buffer(size_bytes: int) -> memoryview:
     return memoryview(_map_private(size_bytes))[:size_bytes]
 
 
+def prefer_huge_pages(mapping: mmap.mmap) -> None:
+    """Ask for physically contiguous memory. A kernel without transparent huge pages refuses: slower, nothing else."""
+    with contextlib.suppress(OSError):
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+
+
 def _order_of(size_bytes: int) -> int:
     if not 1 <= size_bytes <= HUGE_PAGE_BYTES:
         raise ValueError(f"a buffer of {size_bytes} bytes; 1 to {HUGE_PAGE_BYTES} are possible")
@@ -283,9 +289,7 @@ def _map_private(size_bytes: int) -> mmap.mmap:
 def _map_huge(size_bytes: int) -> tuple[mmap.mmap, memoryview]:
     """A mapping and the part of it that starts at a 2 MiB boundary, touched throughout."""
     mapping = _map_private(size_bytes + HUGE_PAGE_BYTES)
-    # A kernel without transparent huge pages refuses: slower, nothing else; huge_bytes() says so.
-    with contextlib.suppress(OSError):
-        mapping.madvise(mmap.MADV_HUGEPAGE)
+    prefer_huge_pages(mapping)
     start = -_address_of(mapping) % HUGE_PAGE_BYTES
     view = memoryview(mapping)[start : start + size_bytes]
     view[::PAGE_BYTES] = bytes(size_bytes // PAGE_BYTES)

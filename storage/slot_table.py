@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from storage.buffers import prefer_huge_pages
 from storage.format.geometry import LINE_BYTES, NO_CLASS, Geometry
 from storage.format.row import (
     ACCESS_OFFSET,
@@ -61,7 +62,7 @@ class SlotTable:
         self._lines_per_page = geometry.block_bytes // LINE_BYTES
         self._memory = mmap.mmap(-1, geometry.pages * geometry.block_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         # Physically contiguous, so that a device fills it at full speed, and far fewer misses of the address cache.
-        self._memory.madvise(mmap.MADV_HUGEPAGE)
+        prefer_huge_pages(self._memory)
         self.view = memoryview(self._memory)
         self.lines: Rows = np.frombuffer(self._memory, dtype=ROW_DTYPE)
         self.words: npt.NDArray[np.uint64] = np.frombuffer(self._memory, dtype=np.uint64).reshape(-1, LINE_BYTES // 8)

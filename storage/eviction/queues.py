@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from storage.buffers import prefer_huge_pages
+
 LINK_BYTES = 8
 """Memory per row: one link each way."""
 FILL_STEP = 1 << 18
@@ -26,7 +28,7 @@ class Queues:
         # Reserved for all rows, used only for those that have ever been linked.
         self._memory = mmap.mmap(-1, (rows + count) * LINK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         # Links lead to and fro: a huge page spares most of their misses of the address cache.
-        self._memory.madvise(mmap.MADV_HUGEPAGE)
+        prefer_huge_pages(self._memory)
         links: npt.NDArray[np.uint32] = np.frombuffer(self._memory, dtype=np.uint32)
         self._following, self._preceding = links[: rows + count], links[rows + count :]
         self.following, self.preceding = self._following.data, self._preceding.data

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from storage.buffers import HUGE_PAGE_BYTES
+from storage.buffers import HUGE_PAGE_BYTES, prefer_huge_pages
 from storage.device.interface import BlockDevice
 from storage.errors import DeviceGone, ReadFailed
 
@@ -33,7 +33,7 @@ class BlockReader:
         self._block_bytes = block_bytes
         # Two spans on a huge page: a device fills contiguous memory two to four times as fast.
         self._memory = mmap.mmap(-1, 2 * HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._memory.madvise(mmap.MADV_HUGEPAGE)
+        prefer_huge_pages(self._memory)
         start = -np.frombuffer(self._memory, dtype=np.uint8).ctypes.data % HUGE_PAGE_BYTES
         self._view = memoryview(self._memory)[start : start + 2 * SPAN_BYTES]
 

@@ -137,12 +137,12 @@ def apply_rows(index: Index, rows: Rows) -> tuple[npt.NDArray[np.int64], list[Ba
         return np.empty(0, dtype=np.int64), []
     table = index.table
     row_ids, exists = row_ids_of(index, rows)
-    bad = [_bad(index, rows[i]) for i in np.flatnonzero(~exists).tolist()]
+    bad = [bad_line(index, rows[i].tobytes()) for i in np.flatnonzero(~exists).tolist()]
     alive = exists & (rows["seq"] >= table.slab_seq[np.minimum(rows["slab"], index.geometry.slabs - 1)])
     row_ids, newest = newest_of_each(row_ids, rows["seq"], np.flatnonzero(alive), len(table.lines))
     rows = rows[newest]
     wrong = RowRules(index).wrong(rows, row_ids)
-    bad += [_bad(index, rows[i], int(row_ids[i])) for i in np.flatnonzero(wrong).tolist()]
+    bad += [bad_line(index, rows[i].tobytes(), int(row_ids[i])) for i in np.flatnonzero(wrong).tolist()]
     # A slot whose newest row is wrong has no older truth: whatever the table holds was superseded by it.
     table.lines[row_ids[wrong]] = np.zeros((), dtype=table.lines.dtype)
     good = ~wrong & (rows["seq"] > table.lines["seq"][row_ids])
@@ -181,22 +181,28 @@ def removed_since(index: Index, rows: Rows) -> list[int]:
 
 
 def row_ids_of(index: Index, rows: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Row id of each row by the place it names, and whether the device has that place under any class."""
-    geometry = index.geometry
+    """Row id of each row by the place it names, and whether the device has that place.
+
+    Of a row of a generation that ended it is enough if the slab has it under any class.
+    """
+    geometry, table = index.geometry, index.table
     slabs = rows["slab"].astype(np.int64)
     slots = rows["slot"].astype(np.int64)
-    exists = (slabs < geometry.slabs) & (slots < geometry.slots_per_slab_max)
-    exists &= index.table.slab_class[np.minimum(slabs, geometry.slabs - 1)] != NO_CLASS
+    known = np.minimum(slabs, geometry.slabs - 1)
+    slots_of_class = np.zeros(NO_CLASS + 1, dtype=np.int64)
+    slots_of_class[: len(geometry.class_bytes)] = [*map(geometry.slots_per_slab, range(len(geometry.class_bytes)))]
+    exists = (slabs < geometry.slabs) & (slots < geometry.slots_per_slab_max) & (table.slab_class[known] != NO_CLASS)
+    exists &= (slots < slots_of_class[table.slab_class[known]]) | (rows["seq"] < table.slab_seq[known])
     pages = slots // geometry.rows_per_page
     positions = slots - pages * geometry.rows_per_page
     row_ids = (slabs * geometry.pages_per_slab + pages) * (geometry.block_bytes // LINE_BYTES) + 1 + positions
     return np.where(exists, row_ids, 0), exists
 
 
-def _bad(index: Index, row: np.void, row_id: int = 0) -> BadLine:
-    page = row_id // (index.geometry.block_bytes // LINE_BYTES)
+def bad_line(index: Index, raw: bytes, row_id: int = 0) -> BadLine:
+    """A row of the journal that was written wrong; ``row_id`` is 0 if the device does not have the place it names."""
     reason = SkipReason.INVALID_ROW if row_id else SkipReason.OUT_OF_RANGE
-    return BadLine(row_id, -1, page, reason, row.tobytes())
+    return BadLine(row_id, -1, index.table.page_of(row_id), reason, raw)
 
 
 def duplicate_keys(index: Index, keys: SortedKeys, proven: Callable[[int], bool]) -> list[int]:

@@ -10,7 +10,7 @@ from storage.key_map import SortedKeys, sorted_keys
 from storage.recovery.copies import FoundCopy, copy_header
 from storage.recovery.journal_scan import FoundJournal, JournalContent
 from storage.recovery.pages import BadLine, PageLoader
-from storage.recovery.replay import apply_rows, duplicate_keys, removed_since
+from storage.recovery.replay import apply_rows, bad_line, duplicate_keys, removed_since
 from storage.recovery.report import RepairSource, SkippedEntry, SkipReason
 from storage.recovery.settle import Settler
 from storage.recovery.unflushed import Prover, Unflushed
@@ -113,9 +113,7 @@ class RowRecovery:
             prover.close()
         self._index.derive_slots()  # rows changed beneath them
         self._settle_by_proof(withheld)
-        for row_id, raw in unflushed.wrong:
-            page = self._index.table.page_of(row_id)
-            self._work.bad.append(BadLine(row_id, -1, page, SkipReason.INVALID_ROW, raw))
+        self._work.bad += [bad_line(self._index, raw, row_id) for row_id, raw in unflushed.wrong]
         self._report.lost_unflushed += len(unflushed.unproven)
         return unflushed
 

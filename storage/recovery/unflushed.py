@@ -33,7 +33,7 @@ class Unflushed:
     corrections: set[int] = field(default_factory=set)
     """Row ids whose state is not what the journal says: they are journaled anew before the next flush."""
     wrong: list[tuple[int, bytes]] = field(default_factory=list)
-    """Rows that were written wrong: row id and raw row."""
+    """Rows that were written wrong: row id, 0 if the device does not have the place, and raw row."""
 
 
 class Prover:

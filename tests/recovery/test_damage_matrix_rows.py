@@ -7,11 +7,23 @@ from collections.abc import Callable
 import pytest
 
 from storage.format.row import SlotState
+from storage.format.superblock import Superblock
 from storage.recovery.report import RepairSource, SkipReason
-from tests.recovery.checks import check_acknowledged, check_frozen, check_start, restart, start
+from tests.recovery.checks import STARTED, check_acknowledged, check_frozen, check_start, restart, start
 from tests.recovery.expectations import Expected
 from tests.recovery.test_damage_matrix_pages import POSITIONS, settled_before
-from tests.recovery.world import Mutation, World
+from tests.recovery.world import JOURNAL_BLOCKS, Mutation, World
+from tests.support.engines import (
+    SECRET,
+    UUID,
+    Rig,
+    check_accounts,
+    formatted_image,
+    geometry_of,
+    payload_of,
+    peek,
+    put,
+)
 from tests.support.victim import Victim
 
 ODD_FIELDS: dict[str, dict[str, int]] = {
@@ -171,6 +183,50 @@ async def test_b4_r2_a_row_of_the_journal_written_wrong(world: World, odd: str) 
         assert rig.engine.status().skipped_by_reason == expected.by_reason()
     await check_frozen(rig, 200)
     await check_acknowledged(rig)
+    await rig.stop()
+
+
+async def test_b4_r2_a_row_of_the_journal_that_names_a_slot_its_slab_does_not_have(world: World) -> None:
+    """R2: a slab of large slots has fewer of them than a slab of small ones; behind the last there is no row."""
+    victim = world.victim()
+    put = next(m for m in reversed(world.tail_mutations()) if m.value is not None and m.key.startswith(b"medium"))
+    rows = rows_in(victim, put.block)
+    rows[-1] = victim.row_with(rows[-1], slot=world.geometry.slots_per_slab_max - 1)
+    victim.write_journal_wrong(put.block, world.last_block, rows=rows)
+    expected = Expected()
+    expected.unplaced[SkipReason.OUT_OF_RANGE] = 1
+    expected.older[put.key] = None
+    rig = await start(world, victim)
+    await check_start(rig, world, expected)
+    await restart(rig)
+    await check_acknowledged(rig)
+    await rig.stop()
+
+
+@pytest.mark.parametrize("odd", [{"slab": 0xFFFF}, {"slot": 0xFFFF}, {"slot": 250}], ids=["slab", "slot", "its class"])
+async def test_r2_an_unflushed_row_without_a_place_costs_no_other_slot(odd: dict[str, int]) -> None:
+    """R2: no slot is quarantined for it, and what the first slot of the device holds stays."""
+    rig = Rig(formatted_image(journal_blocks=JOURNAL_BLOCKS))
+    STARTED.append(rig)
+    await put(await rig.start(), b"first", payload_of(1, 30_000))
+    await rig.engine.checkpoint()
+    await put(rig.engine, b"lost", payload_of(2, 30_000))
+    number = rig.engine._journal.last_block
+    assert number > rig.engine._journal.flushed_through
+    assert rig.engine._index.table.place_of(rig.engine._index.table.live_row_ids()[0]) == (0, 0)
+    geometry = geometry_of(journal_blocks=JOURNAL_BLOCKS)
+    victim = Victim(rig.device.crash_image(), Superblock(UUID, SECRET, 1_600_000_000_000, geometry))
+    rows = rows_in(victim, number)
+    victim.write_journal_wrong(number, number, rows=[*rows[:-1], victim.row_with(rows[-1], **odd)])
+    engine = await rig.crash(victim.image)
+    for _ in range(3):
+        assert await peek(engine, b"first") == payload_of(1, 30_000)
+        assert await peek(engine, b"lost") is None
+        counts = {reason: count for reason, count in engine.status().skipped_by_reason.items() if count}
+        assert counts == {SkipReason.OUT_OF_RANGE: 1}
+        assert not engine.status().capacity.slots.quarantined
+        check_accounts(engine)
+        engine = await restart(rig)
     await rig.stop()
 
 

@@ -41,7 +41,7 @@ HEADERS_AT_ONCE = 16
 """Header reads under way for all listings together: a small part of what a device takes at once."""
 
 _CURSOR = struct.Struct("<BI16s")
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ import numpy.typing as npt
 from storage.buffers import Buffer, BufferArena
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
+from storage.errors import Draining
 from storage.format.catalogue import (
     CatalogueRecord,
     CounterRecord,
@@ -134,6 +135,7 @@ class Checkpointer:
     is_hurried: bool = False
     """Set where nobody is served any more: no pauses then."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _closed: bool = False
     _renewed_in: npt.NDArray[np.uint64] | None = None
     """Journal block in which a row was journaled once more, per row; made when the first one is."""
     _named_in: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -163,8 +165,10 @@ class Checkpointer:
         return np.flatnonzero(self.index.table.page_seq > copy.directory["seq"])
 
     async def run(self) -> CheckpointResult:
-        """Write one checkpoint. Raises DeviceFailed, Busy; then the copy counts as holding none."""
+        """Write one checkpoint. Raises DeviceFailed, Busy; then the copy counts as holding none. Raises Draining."""
         async with self._lock:
+            if self._closed:
+                raise Draining
             loop = asyncio.get_running_loop()
             started = loop.time()
             target = self._target()
@@ -202,6 +206,12 @@ class Checkpointer:
             self.counters.checkpoint_duration.observe(duration)
             self.counters.last_checkpoint_bytes = result.bytes
             return result
+
+    async def close(self) -> None:
+        """Wait for what a client asked for; no other one begins."""
+        self.is_hurried = True
+        async with self._lock:
+            self._closed = True
 
     async def _renew_namespaces(self, tail_seq: int, tail: int) -> None:
         """The journal names every namespace, and every wiped one of which there still are slots: where all copies are

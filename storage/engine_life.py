@@ -164,6 +164,7 @@ class EngineLife:
             self._phase = EngineState.STOPPED
             return
         if running:
+            self._checkpointer.is_hurried = True  # one under way, too
             await self._maintenance.stop()
             await self._write_path.close()
             await self._parts.imports.close()
@@ -174,6 +175,7 @@ class EngineLife:
         await self._journal.close()
         if running:
             await self._last_writes(checkpoint=checkpoint)
+            await self._checkpointer.close()
         await self._device.stop()
         self._memory.close()
         self._phase = EngineState.STOPPED
@@ -183,7 +185,6 @@ class EngineLife:
             newest = self._checkpointer.newest
             changed = newest is None or newest.header is None or self._journal.published_seq > newest.header.seq
             if checkpoint and changed and not self._is_partial() and not self._journal.unavailable:
-                self._checkpointer.is_hurried = True
                 await self._maintenance.checkpoint()
             else:
                 await self._journal.flush()

@@ -27,6 +27,8 @@ class Evidence:
         self.superseded: set[Place] = set()
         self.superseding: set[Place] = set()
         """As ``superseded``, from the moment the put or delete joins, and also if it is undone."""
+        self.leaving: set[Place] = set()
+        """Slots whose freeing, or return to life, has joined and is not durable yet: nobody else decides of them."""
         self._touched: set[bytes] = set()
         self._overflowed = False
         self.failures: dict[Place, int] = {}
@@ -43,6 +45,7 @@ class Evidence:
         self.unknown.discard(place)
         self.superseded.discard(place)
         self.superseding.discard(place)
+        self.leaving.discard(place)
         places = self._by_digest.get(digest)
         if places is not None:
             places.discard(place)

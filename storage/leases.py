@@ -119,7 +119,8 @@ class Leases:
     def _check_room(self, new: dict[bytes, Held], *, is_new: bool) -> None:
         if is_new and len(self._leases) >= LEASES_MAX:
             raise LeasesFull(f"there are {LEASES_MAX} leases")
-        if sum(len(lease.rows) for lease in self._leases.values()) + len(new) > LEASED_ENTRIES_MAX:
+        held = sum(len(lease.rows) for leases in (self._leases.values(), self._ending) for lease in leases)
+        if held + len(new) > LEASED_ENTRIES_MAX:  # those that ended count until they have let go (L1)
             raise LeasesFull(f"leases hold up to {LEASED_ENTRIES_MAX} entries")
         more = sum(self._index.table.slot_bytes(row_id) for row_id, _ in new.values() if row_id not in self._counts)
         if self.held_bytes + more > self._bytes_max:

@@ -6,6 +6,7 @@ both, so it reports the same and diagnoses nothing twice.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,6 +14,7 @@ from urllib.parse import quote_from_bytes
 
 from storage.commit import Commit
 from storage.errors import JournalUnavailable
+from storage.evidence import Place
 from storage.format.catalogue import AcknowledgedRecord, CatalogueRecord, PartialRecord, SkippedRecord
 from storage.format.record import RecordHeader
 from storage.format.row import Row, SlotState, plausible
@@ -38,6 +40,7 @@ class PartialRecovery:
         self._journal = journal
         self._clock = clock
         self.open = self._report.partial
+        self._acknowledging = asyncio.Lock()
         self._restore_counts(recovered.counts_before)
 
     @property
@@ -132,13 +135,29 @@ class PartialRecovery:
 
     async def acknowledge(self) -> None:
         """Accept the loss, durably; then free every quarantined slot. Raises JournalUnavailable, FlushFailed."""
-        await self._end()
-        row_ids = await self._quarantined()
-        for begin in range(0, len(row_ids), UNITS_AT_ONCE):
-            await wait_all(
-                [self._commit.release_quarantined(row_id) for row_id in row_ids[begin : begin + UNITS_AT_ONCE]]
-            )
-        await self._journal.flush()
+        async with self._acknowledging:
+            await self._end()
+            row_ids = await self._quarantined()
+            for begin in range(0, len(row_ids), UNITS_AT_ONCE):
+                await self._release(row_ids[begin : begin + UNITS_AT_ONCE])
+            await self._journal.flush()
+
+    async def _release(self, row_ids: list[int]) -> None:
+        """Free those that are quarantined still: a retry may have brought some back meanwhile, or be about to."""
+        table, leaving = self._index.table, self._index.evidence.leaving
+        units: list[Unit] = []
+        places: list[Place] = []
+        for row_id in row_ids:
+            place = table.place_of(row_id)
+            if table.lines["state"][row_id] == SlotState.QUARANTINED and place not in leaving:
+                units.append(self._commit.release_quarantined(row_id))
+                places.append(place)
+                leaving.add(place)
+        try:
+            await wait_all(units)
+        except JournalUnavailable:
+            leaving.difference_update(places)
+            raise
 
     async def _end(self) -> None:
         """The partial state ends, durably, before any evidence is given up."""

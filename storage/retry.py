@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from storage.buffers import BufferArena
 from storage.commit import Commit
 from storage.device.interface import BlockDevice
-from storage.errors import ReadFailed
+from storage.errors import JournalUnavailable, ReadFailed
 from storage.format.layout import Undecodable, round_up
 from storage.format.record import RecordHeader, pack_chunk_checksums, payload_checksum, read_header
 from storage.format.row import QuarantineReason, Row
@@ -81,20 +81,26 @@ class Retrier:
         if self._index.table.place_of(row_id) in self._index.evidence.superseded:
             return "superseded"
         header = await self._verified(row_id)
-        if self._index.table.row(row_id) != row:
+        place = self._index.table.place_of(row_id)
+        leaving = self._index.evidence.leaving
+        if self._index.table.row(row_id) != row or place in leaving:
             return "skipped"  # acknowledged while this read, or restored by another retry
         if header is None or not self._agrees(row_id, row, header):
             return "skipped"
         # Asked once more: while this read, the key may have been put or deleted, durably or not yet.
-        if self._index.table.place_of(row_id) in self._index.evidence.superseding:
+        if place in self._index.evidence.superseding:
             return "superseded"
         known = any(row.digest)
         untouched = known or self._index.evidence.untouched(header.digest)
         if not untouched or self._commit.joined(header.digest) is not None:
             return "superseded"
         unit = self._commit.restore(_intent(row_id, header))
-        assert unit.done is not None
-        await unit.done
+        leaving.add(place)
+        try:
+            await unit.reached()
+        except JournalUnavailable:
+            leaving.discard(place)
+            raise
         log.info(
             "entry restored",
             extra={"fields": {"slab": row.slab, "slot": row.slot, "write_id": f"{header.write_id:016x}"}},

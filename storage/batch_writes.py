@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from storage.commit import Commit, PutUnit
 from storage.entries import Durability, PutResult
-from storage.errors import DeviceFailed, PreconditionFailed, RawblockdError
+from storage.errors import DeviceFailed, JournalUnavailable, PreconditionFailed, RawblockdError
+from storage.journal import Unit
 from storage.put_session import PutSession
 from storage.turns import ROWS_CHANGED_AT_ONCE, Turns
 from storage.write_path import WritePath
 
 Outcome = PutResult | RawblockdError
+
+
+class Refusal(NamedTuple):
+    """A put of a batch whose condition does not hold, and the queued unit that decided so, if one did."""
+
+    position: int
+    error: PreconditionFailed
+    against: Unit | None
 
 
 class BatchWrites:
@@ -37,8 +47,8 @@ class BatchWrites:
             self._path.step("batch_written")
             refused = await self._join_all(puts, outcomes, units)
             self._path.step("batch_joined")
-            for position in refused:
-                await self._join_again(puts[position], position, outcomes, units)
+            for refusal in refused:
+                await self._refuse(puts[refusal.position], refusal, outcomes, units)
         finally:
             for put in puts:
                 put.release()  # does nothing for those that joined
@@ -56,8 +66,8 @@ class BatchWrites:
 
     async def _join_all(
         self, puts: Sequence[PutSession], outcomes: list[Outcome | None], units: list[tuple[int, PutUnit]]
-    ) -> list[int]:
-        """Join all. Returns the positions whose condition does not hold: against what, must become durable."""
+    ) -> list[Refusal]:
+        """Join all. Returns those whose condition does not hold: against what, must become durable."""
         refused = []
         # Whole blocks of the journal between two turns: what its writer then takes leaves none half empty.
         per_block = self._path.rows_per_journal_block
@@ -66,8 +76,8 @@ class BatchWrites:
             if outcomes[position] is None:
                 try:
                     self._join(put, position, outcomes, units)
-                except PreconditionFailed:
-                    refused.append(position)
+                except PreconditionFailed as error:
+                    refused.append(Refusal(position, error, self._commit.pending(put.digest)))
                 except RawblockdError as error:
                     outcomes[position] = error
             await turns.after()
@@ -84,17 +94,21 @@ class BatchWrites:
         else:
             units.append((position, unit))
 
-    async def _join_again(
-        self, put: PutSession, position: int, outcomes: list[Outcome | None], units: list[tuple[int, PutUnit]]
+    async def _refuse(
+        self, put: PutSession, refusal: Refusal, outcomes: list[Outcome | None], units: list[tuple[int, PutUnit]]
     ) -> None:
-        while True:
-            try:
-                await self._commit.wait_for_conditions(put.digest, put.conditions)
-                self._join(put, position, outcomes, units)
+        """Refuse once what the condition was decided against is durable (D3), whatever became of the key since: a later
+        put of the batch must not be what lets an earlier one pass. If that was undone, decide again."""
+        if refusal.against is not None:
+            await asyncio.wait([refusal.against.done])
+            if isinstance(refusal.against.outcome, JournalUnavailable):
+                try:
+                    await self._commit.wait_for_conditions(put.digest, put.conditions)
+                    self._join(put, refusal.position, outcomes, units)
+                except RawblockdError as error:
+                    outcomes[refusal.position] = error
                 return
-            except RawblockdError as error:
-                outcomes[position] = error
-                return
+        outcomes[refusal.position] = refusal.error
 
     async def _reach_all(
         self, puts: Sequence[PutSession], outcomes: list[Outcome | None], units: list[tuple[int, PutUnit]]
@@ -132,7 +146,4 @@ class BatchWrites:
 
     async def _count_behind(self, units: list[PutUnit]) -> None:
         for unit in units:
-            try:
-                await self._path.reach(unit, Durability.NONE)
-            except RawblockdError:
-                continue  # counted as failed where it failed
+            await self._path.reach(unit, Durability.NONE)

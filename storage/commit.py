@@ -390,7 +390,8 @@ class Commit:
         self._overlay.clear()
         self._wiping.clear()
         self.quotas.forget_joining()
-        for namespace in self._index.namespaces.by_id.values():
+        namespaces = self._index.namespaces
+        for namespace in (*namespaces.by_id.values(), *namespaces.dying.values()):
             namespace.queued_entries = namespace.queued_bytes = 0
         for unit in units:
             if isinstance(unit, PutUnit) and unit.durability is Durability.NONE and unit.intent is not None:

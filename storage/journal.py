@@ -22,6 +22,7 @@ from storage.format.catalogue import CatalogueRecord, encode_record
 from storage.format.geometry import Geometry
 from storage.format.journal_block import JOURNAL, encode_journal_block
 from storage.format.row import ROW_BYTES
+from storage.shared_tasks import heard
 
 log = logging.getLogger("rawblockd.storage")
 
@@ -81,7 +82,7 @@ class Unit:
     @property
     def done(self) -> asyncio.Future[int]:
         """The outcome, for all who ask. Made when somebody does: most units have one waiter, or none."""
-        if self._shared is None:
+        if self._shared is None or self._shared.cancelled():  # by a task that awaited it and was cancelled
             self._shared = self.reached()
         return self._shared
 
@@ -180,6 +181,8 @@ class Journal:
 
     def check_available(self) -> None:
         """Raises JournalUnavailable if a row joined now would be refused."""
+        if self._closed:
+            raise JournalUnavailable("the engine stops")
         if self.unavailable:
             raise JournalUnavailable(self.unavailable)
         if self._queued_rows >= QUEUE_MAX_ROWS:
@@ -192,7 +195,7 @@ class Journal:
 
     def queue(self, unit: Unit) -> None:
         """Queue a unit; its rows' seqs were drawn in this same step. Raises JournalUnavailable: nothing is queued."""
-        if not (self._is_full and unit.makes_room):
+        if not ((self._is_full or self._closed) and unit.makes_room):
             self.check_available()
         rows = len(unit.rows)
         unit.size_bytes = rows * ROW_BYTES
@@ -399,6 +402,7 @@ class Journal:
         while self.flushed_through < block:
             if self._flusher is None:
                 self._flusher = asyncio.get_running_loop().create_task(self._flush())
+                self._flusher.add_done_callback(heard)
             await asyncio.shield(self._flusher)
 
     async def flush(self) -> None:
@@ -453,7 +457,8 @@ class Journal:
             self._reopener = None
 
     async def close(self) -> None:
-        """Wait until the queue is written or undone, and stop trying to reopen."""
+        """Wait until the queue is written or undone, and stop trying to reopen. From now on only the last checkpoint's
+        own units join: long work of clients may still be between two of its steps."""
         self._closed = True
         while self._writer is not None:
             await asyncio.wait([self._writer])

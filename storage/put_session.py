@@ -321,7 +321,7 @@ class PutSession:
         if not self._detached:
             self._earlier = path.behind(self.digest)
         if self._earlier is not None:
-            await asyncio.wait([self._earlier])
+            await self.earlier_joined()
         if self.conditions is UNCONDITIONAL:
             unit = path.commit.put(intent, UNCONDITIONAL, self.durability)
         else:
@@ -349,6 +349,11 @@ class PutSession:
         """The answer was given already: from now on only ``release`` ends the session."""
         self._detached = True
         self._earlier = self._path.behind(self.digest)
+
+    async def earlier_joined(self) -> None:
+        """Wait for the put of the key at level ``none`` that was acknowledged before this one."""
+        if self._earlier is not None:
+            await asyncio.wait([self._earlier])
 
     def joined(self) -> asyncio.Future[None]:
         """Of a detached put: done once it has joined, or never will."""

@@ -22,6 +22,7 @@ from storage.format.row import FreeReason, SlotState
 from storage.index import Index
 from storage.journal import Journal, Unit
 from storage.options import AdmissionPolicy, EvictionPolicy
+from storage.shared_tasks import heard
 from storage.slab_choice import slab_to_empty
 from storage.slot_table import RowIds
 from storage.waiting import UNITS_AT_ONCE, wait_all
@@ -167,6 +168,7 @@ class Space:
         """Whether the slot may be used. A slot neither used nor set aside goes back."""
         assert self.examine is not None
         examination = asyncio.ensure_future(self.examine(row_id))
+        examination.add_done_callback(heard)
         try:
             return await asyncio.shield(examination)
         except asyncio.CancelledError:
@@ -256,6 +258,7 @@ class Space:
                 if slab < 0:
                     return 0
                 self._slab_giving = asyncio.get_running_loop().create_task(self._give(slab, slot_class))
+                self._slab_giving.add_done_callback(heard)
             given = await asyncio.shield(self._slab_giving)
             row_id = self._index.slots.take(slot_class)
             if row_id or not given:

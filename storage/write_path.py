@@ -242,19 +242,21 @@ class WritePath:
             if durability is _FLUSH:
                 await self._journal.flush_through(block)
         except (Unavailable, DeviceFailed):
-            self._counters.puts["failed"] += 1
-            raise
+            if durability is not _NONE:
+                self._counters.puts["failed"] += 1
+                raise
+            # It waits until the journal takes rows again; one that can't wait is counted where it is given up.
         self._counters.puts["replaced" if unit.replaced else "created"] += 1
 
     def finish_later(self, session: PutSession, intent: PutIntent) -> PutResult:
         """Level ``none``: the payload is accepted; the rest happens behind the answer."""
-        created = not self.commit.check_conditions(intent.digest, UNCONDITIONAL)
+        is_there = intent.digest in self._behind or self.commit.check_conditions(intent.digest, UNCONDITIONAL)
         session.detach()
         self._behind[intent.digest] = session
         task = asyncio.get_running_loop().create_task(self._finish_behind(session, intent))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        return PutResult(session.write_id, created, Durability.NONE)
+        return PutResult(session.write_id, not is_there, Durability.NONE)
 
     def behind(self, digest: bytes) -> asyncio.Future[None] | None:
         """What a mutation of the key waits for before it joins: a put at level ``none`` was acknowledged, but its
@@ -273,6 +275,7 @@ class WritePath:
             await session.finish(intent)
         except RawblockdError:
             self._counters.puts["lost"] += 1
+            await session.earlier_joined()  # whoever waits for this put must not join before the one that it waited for
         finally:
             session.release()
 

@@ -21,6 +21,22 @@ async def test_who_leaves_takes_nothing_from_who_stays() -> None:
     assert unit.outcome == 7
 
 
+async def test_a_task_that_is_cancelled_as_it_awaits_the_shared_outcome_ends_it_for_nobody() -> None:
+    unit = Unit()
+
+    async def waits() -> int:
+        return await unit.done
+
+    leaving = asyncio.ensure_future(waits())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    staying = unit.done
+    assert not staying.done()
+    unit.settle(7)
+    assert (await staying, await unit.done) == (7, 7)
+
+
 async def test_what_was_undone_is_told_to_all_who_ask_then_or_later() -> None:
     unit = Unit()
     early = unit.reached()

@@ -42,14 +42,11 @@ async def answer_get(request: ValueRequest) -> int:
     be cut short.
     """
     known_ids = maybe_known(request.fields)
-    if request.query:
-        lease_id, part = _read_query(request.query)
-        reader = await request.engine.open_read(
-            request.namespace, request.key, lease_id=lease_id, sparse=part is not None, known_ids=known_ids
-        )
-    else:
-        part = None
-        reader = await request.engine.open_read(request.namespace, request.key, known_ids=known_ids)
+    lease_id, part = _read_query(request.query) if request.query else ("", None)
+    sparse = part is not None or b"range" in request.fields
+    reader = await request.engine.open_read(
+        request.namespace, request.key, lease_id=lease_id, sparse=sparse, known_ids=known_ids
+    )
     try:
         info = reader.info
         first, last, named = _chosen(info, part)

@@ -54,6 +54,15 @@ async def test_a_value_that_the_client_has_is_not_read(rig: Rig, client: LocalCl
     assert rig.engine.counters.lookups["hit"] == 3
 
 
+async def test_of_a_range_no_more_is_read_than_its_chunks(rig: Rig, client: LocalClient) -> None:
+    value = payload_of(1, SIZE)
+    await put(rig.engine, b"key", value)
+    before = rig.device.counters.read.bytes
+    answer = await client.ask("GET", "/v1/kv/n/key", headers=[("Range", "bytes=700000-700099")])
+    assert (answer.status, answer.body) == (206, value[700000:700100])
+    assert rig.device.counters.read.bytes - before <= CHUNK_BYTES + 3 * 4096
+
+
 @pytest.mark.parametrize("at", [0, CHUNK_BYTES, 3 * CHUNK_BYTES - 1])
 async def test_r8_damage_in_the_first_piece_is_a_miss(rig: Rig, client: LocalClient, at: int) -> None:
     """Nothing was sent yet: the answer says what it is, instead of ending short."""

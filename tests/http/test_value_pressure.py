@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import pytest
@@ -19,9 +19,16 @@ from storage.buffers import Buffer
 from storage.engine import Engine
 from tests.http.local_client import LocalClient
 from tests.http.raw_client import head
-from tests.support.engines import OPTIONS, Rig, check_accounts, formatted_image, get, payload_of, short_journal, until
+from tests.support.engines import OPTIONS, Rig, check_accounts, formatted_image, get, payload_of, short_journal
 
 PATH = "/v1/kv/n/key"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Poll: sockets and the server's ticks take time, not turns of the loop."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.002)
 
 
 @contextlib.asynccontextmanager

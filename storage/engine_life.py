@@ -200,9 +200,9 @@ class EngineLife:
     @property
     def reasons(self) -> list[Reason]:
         """Why the state is not plainly ``ready``; empty if it is."""
-        if self._machine is None or self._phase is not EngineState.READY:
+        if self._machine is None or self._phase is not _READY:
             return []
-        reasons = []
+        reasons: list[Reason] = []
         if self._is_partial():
             reasons.append(Reason.PARTIAL_RECOVERY)
         elif self._maintenance.checkpoint_failed:
@@ -211,8 +211,10 @@ class EngineLife:
             reasons.append(Reason.CHECKPOINT_OVERDUE)
         if sum(self._index.quarantined) and not self._is_partial():
             reasons.append(Reason.CORRUPTION)
-        if any(copy.damaged for copy in self._checkpointer.copies):
-            reasons.append(Reason.COPY_DAMAGED)
+        for copy in self._checkpointer.copies:  # each request asks for the state: no generator here
+            if copy.damaged:
+                reasons.append(Reason.COPY_DAMAGED)
+                break
         if self._maintenance.scrubber.superblock_damaged:
             reasons.append(Reason.SUPERBLOCK_DAMAGED)
         if self._journal.unavailable:
@@ -223,12 +225,14 @@ class EngineLife:
 
     @property
     def state(self) -> EngineState:
-        if self._phase is not EngineState.READY:
+        if self._phase is not _READY:
             return self._phase
         reasons = self.reasons
+        if not reasons:
+            return _READY
         if Reason.JOURNAL_UNAVAILABLE in reasons or Reason.DEVICE_ERRORS in reasons:
             return EngineState.READ_ONLY
-        return EngineState.DEGRADED if reasons else EngineState.READY
+        return EngineState.DEGRADED
 
     def _check_readable(self) -> None:
         phase = self._phase

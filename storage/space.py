@@ -96,7 +96,6 @@ class Space:
         self._evictors: dict[int, asyncio.Task[int]] = {}
         self._ahead = [0] * len(index.geometry.class_bytes)
         self._settler: asyncio.Task[None] | None = None
-        self._flush_failed = False
         self._settling: asyncio.Handle | None = None
         self._closed = False
 
@@ -123,9 +122,8 @@ class Space:
         self._all_held.discard(slot_class)
         self._balance.stored[slot_class] += 1
         while True:
-            row_id = self._index.slots.take(slot_class)
-            if not row_id and not self._is_mostly_limbo(slot_class):
-                row_id = await self._from_spare_slab(slot_class) or self._borrow(slot_class)
+            row_id = self._index.slots.take(slot_class) or await self._from_spare_slab(slot_class)
+            row_id = row_id or self._borrow(slot_class)
             if row_id:
                 if self.examine is not None and not await self._examined(row_id):
                     continue
@@ -238,15 +236,6 @@ class Space:
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()
         return self._changed
-
-    def _is_mostly_limbo(self, slot_class: int) -> bool:
-        """Whether a flush gives the class half of its slots back: then it takes no other slab. Else a few keys that are
-        overwritten without pause would in the end have every slab, and other classes none."""
-        if self._flush_failed:
-            return False
-        slots = self._index.slots
-        total = slots.slabs_of_class[slot_class] * self._index.geometry.slots_per_slab(slot_class)
-        return slots.limbo_of_class[slot_class] * 2 > total
 
     def _borrow(self, slot_class: int) -> int:
         """A free slot of a larger class, before a slab is taken from another class; 0 if none is near enough."""
@@ -449,7 +438,6 @@ class Space:
     def _settled(self, task: asyncio.Task[None]) -> None:
         self._settler = None
         error = None if task.cancelled() else task.exception()
-        self._flush_failed = error is not None
         if isinstance(error, DeviceFailed):
             log.warning("flush failed", extra={"fields": {"error": str(error)}})
         elif error is not None:

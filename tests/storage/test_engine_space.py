@@ -23,7 +23,7 @@ from tests.support.engines import (
     short_journal,
     until,
 )
-from tests.support.simulated_device import cut_all, fail
+from tests.support.simulated_device import cut_all
 from tests.support.virtual_loop import run_virtually
 
 
@@ -198,27 +198,3 @@ async def test_a_reserve_is_a_part_of_what_the_class_has_now(rig: Rig) -> None:
     assert 0 < evicted <= room // 8
     newest = range(room - room // 2, room)
     assert [n for n in newest if await peek(rig.engine, b"fill %d" % n) is None] == []
-
-
-async def test_keys_that_are_overwritten_without_pause_do_not_take_every_slab(rig: Rig) -> None:
-    """Their old slots wait for a flush: the class makes one before it takes a slab that others may need."""
-    engine = rig.engine
-    slots = engine._index.slots
-    room = room_of(rig)
-    for begin in range(0, 2 * room, 32):
-        await asyncio.gather(*(put(engine, b"key %d" % n, payload_of(begin, 700)) for n in range(32)))
-    assert slots.slabs_of_class[0] == 1
-    assert engine.counters.evictions["evicted"] == 0
-    await put(engine, b"of another size", payload_of(1, 100_000))
-    check_accounts(engine)
-
-
-async def test_where_no_flush_succeeds_a_spare_slab_is_taken(rig: Rig) -> None:
-    engine = rig.engine
-    per_slab = engine._index.geometry.slots_per_slab(0)
-    rig.device.faults.append(fail(OpKind.FLUSH, times=1000))
-    for begin in range(0, 2 * per_slab, 32):
-        await asyncio.gather(*(put(engine, b"key %d" % n, payload_of(begin, 700)) for n in range(32)))
-    assert engine._index.slots.slabs_of_class[0] > 1
-    rig.device.faults.clear()
-    check_accounts(engine)

@@ -17,6 +17,7 @@ import contextlib
 import ctypes
 import mmap
 from collections import deque
+from functools import cached_property
 from typing import Any, Final
 
 from storage.errors import Busy
@@ -133,8 +134,12 @@ class BufferArena:
         finally:
             timer.cancel()
 
+    @cached_property
     def huge_bytes(self) -> int:
-        """How much of the arena really lies on huge pages, as the kernel says; 0 where it gives none."""
+        """How much of the arena really lies on huge pages, as the kernel says; 0 where it gives none.
+
+        Looked up once, for some milliseconds: every page was touched at the start, so it hardly changes.
+        """
         address = _address_of(self._map)
         with open("/proc/self/smaps", encoding="ascii", errors="replace") as lines:
             inside = False

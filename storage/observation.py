@@ -6,6 +6,7 @@ import time
 import uuid
 
 from storage.assembly import Machine
+from storage.buffers import BufferArena
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
 from storage.namespaces import Namespace
@@ -131,6 +132,10 @@ def _count_wiped_as_limbo(machine: Machine, classes: list[ClassStatus]) -> None:
         status.slots.limbo += dying
 
 
+def _buffer_status(arena: BufferArena) -> BufferStatus:
+    return BufferStatus(arena.total_bytes, arena.used_bytes, arena.waiting, arena.huge_bytes)
+
+
 def engine_status(
     machine: Machine | None,
     device: BlockDevice,
@@ -194,7 +199,7 @@ def engine_status(
             for v in machine.imports.views()
         ],
         device=device_status(device, machine.uuid, machine.index.geometry.block_bytes),
-        buffers=BufferStatus(machine.arena.total_bytes, machine.arena.used_bytes, machine.arena.waiting),
+        buffers=_buffer_status(machine.arena),
         scrub=_scrub_status(machine),
         self_test=SelfTestStatus(
             machine.health.self_tests["passed"],

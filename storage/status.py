@@ -188,6 +188,8 @@ class BufferStatus:
     total_bytes: int = 0
     used_bytes: int = 0
     waiting: int = 0
+    huge_bytes: int = 0
+    """How much of the total really lies on huge pages; much less than all of it makes large values slower."""
 
 
 @dataclass(slots=True)

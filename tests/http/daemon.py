@@ -125,6 +125,11 @@ class Daemon:
     def open_files(self) -> int:
         return len(os.listdir(f"/proc/{self._process.pid}/fd"))
 
+    def huge_bytes_by_mapping(self) -> list[int]:
+        """What lies on huge pages, for each mapping of the process."""
+        with open(f"/proc/{self._process.pid}/smaps", encoding="ascii", errors="replace") as lines:
+            return [int(line.split()[1]) * 1024 for line in lines if line.startswith("AnonHugePages:")]
+
     def wait_for_open_files(self, at_most: int) -> None:
         """Wait until the daemon has no more files and connections open than that."""
         for _ in range(POLLS_MAX):

@@ -25,6 +25,14 @@ def test_status_names_what_the_contract_names(daemon: Daemon) -> None:
     ].keys()
 
 
+def test_status_says_how_much_of_the_buffers_is_huge(daemon: Daemon) -> None:
+    """As the kernel tells of the process's mappings, of which the arena is the largest."""
+    buffers = daemon.status()["buffers"]
+    largest = max(daemon.huge_bytes_by_mapping())
+    assert 0 <= buffers["huge_bytes"] <= min(largest, buffers["total_bytes"])
+    assert buffers["huge_bytes"] or largest < buffers["total_bytes"] // 2
+
+
 def test_a1_status_counts_what_was_put(daemon: Daemon, key: str) -> None:
     before = daemon.wait_at_rest()["capacity"]["slots"]["live"]
     assert daemon.http.put(key, content=b"x" * 100).status_code == 201

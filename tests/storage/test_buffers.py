@@ -289,12 +289,12 @@ def test_huge_pages_are_told_truly(arena: BufferArena) -> None:
             possible = "[never]" not in text.read()
     except OSError:
         possible = False
-    assert 0 <= arena.huge_bytes() <= arena.total_bytes
+    assert 0 <= arena.huge_bytes <= arena.total_bytes
     if possible:
         # The kernel may lack free huge pages; on an idle machine it has two.
-        assert arena.huge_bytes() % HUGE_PAGE_BYTES == 0
+        assert arena.huge_bytes % HUGE_PAGE_BYTES == 0
     else:
-        assert arena.huge_bytes() == 0
+        assert arena.huge_bytes == 0
 
 
 def test_aligned_buffer() -> None:

@@ -75,7 +75,7 @@ class Handling:
                 found = self._coroutine.send(None)
         except StopIteration:
             self._end(None)
-        except BaseException as error:
+        except BaseException as error:  # as a task: whatever a handler raises is its outcome, told to ``ended``
             self._end(error)
             if not isinstance(error, (Exception, asyncio.CancelledError)):
                 raise  # the loop's own end: KeyboardInterrupt, SystemExit

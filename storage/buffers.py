@@ -138,8 +138,11 @@ class BufferArena:
     def huge_bytes(self) -> int:
         """How much of the arena really lies on huge pages, as the kernel says; 0 where it gives none.
 
-        Looked up once, for some milliseconds: every page was touched at the start, so it hardly changes.
+        Looked up once, for some milliseconds: every page was touched at the start, so it hardly changes. A closed arena
+        has none.
         """
+        if self._closed:
+            return 0
         address = _address_of(self._map)
         with open("/proc/self/smaps", encoding="ascii", errors="replace") as lines:
             inside = False

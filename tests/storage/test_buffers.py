@@ -302,3 +302,9 @@ def test_aligned_buffer() -> None:
     assert len(buffer) == 5000
     assert buffer == bytes(5000)
     assert address(buffer) % PAGE_BYTES == 0
+
+
+def test_a_closed_arena_has_no_huge_pages() -> None:
+    arena = BufferArena(HUGE_PAGE_BYTES)
+    arena.close()
+    assert arena.huge_bytes == 0

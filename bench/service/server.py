@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.service.generator.running import Generator, LoadFailed, Requests, checked
 from bench.service.network import loss_probes
-from bench.service.processes import ServerProcess
+from bench.service.processes import ServerProcess, free_port
 from bench.service.work import READS_PERCENT, Figures, Work
 
 WARMUP_SECONDS = 0.3
@@ -122,6 +122,25 @@ class Server(ABC):
         ordered = requests.with_options(*options)
         load = self.place.generator.run(self.address, ordered, connections=FILL_CONNECTIONS, count=keys)
         checked(load, misses_allowed=self.misses_allowed)
+
+
+class LocalServer(Server):
+    """One that listens on a free port of this machine."""
+
+    def __init__(self, place: Place) -> None:
+        self._port = free_port()
+        super().__init__(place)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+
+class HttpServer(LocalServer):
+    """One that has a value of a size at ``/size/key``."""
+
+    def requests(self, work: Work, keys: int) -> Requests:
+        return http_requests(work, keys, f"/{work.size}/{{key}}", host="127.0.0.1")
 
 
 def http_requests(work: Work, keys: int, path: str, *, host: str, query: str = "") -> Requests:

@@ -115,7 +115,8 @@ def checked(load: Load, *, misses_allowed: bool = False) -> Load:
         faults["missed"] = load.misses
     found = ", ".join(f"{count} {name}" for name, count in faults.items() if count)
     if found:
-        raise LoadFailed(f"{load.ok} right, {found}; the first failure: {load.first_failure or 'not an answer'}")
+        first = f"; the first failure: {load.first_failure}" if load.first_failure else ""
+        raise LoadFailed(f"{load.ok} right, {found}{first}")
     if not load.ok:
         raise LoadFailed("no request was answered")
     return load

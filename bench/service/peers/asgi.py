@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.service.generator.running import Requests
-from bench.service.processes import ServerProcess, free_port
-from bench.service.server import Place, Server, http_requests
-from bench.service.work import Work
+from bench.service.processes import ServerProcess
+from bench.service.server import HttpServer
 
 APPLICATIONS = Path(__file__).parent / "applications"
 
 
-class AsgiServer(Server):
+class AsgiServer(HttpServer):
     """``module`` of the applications beside this file."""
 
     module = ""
-
-    def __init__(self, place: Place) -> None:
-        self._port = free_port()
-        super().__init__(place)
 
     def start(self) -> ServerProcess:
         words = [str(self.place.peers_python), "-m", "uvicorn", f"{self.module}:application", "--workers", "1"]
@@ -29,13 +23,6 @@ class AsgiServer(Server):
         process = ServerProcess(self.name, words, self.folder, environment=environment)
         process.wait_for_port(self._port)
         return process
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
-
-    def requests(self, work: Work, keys: int) -> Requests:
-        return http_requests(work, keys, f"/{work.size}/{{key}}", host="127.0.0.1")
 
 
 class Constant(AsgiServer):

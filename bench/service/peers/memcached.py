@@ -6,8 +6,8 @@ import socket
 import time
 
 from bench.service.generator.running import Requests
-from bench.service.processes import ServerProcess, free_port
-from bench.service.server import Place, Server, mixture
+from bench.service.processes import ServerProcess
+from bench.service.server import LocalServer, mixture
 from bench.service.work import Work
 
 # With less, it drops values while it is filled: they come faster than it hands them to its file.
@@ -19,15 +19,11 @@ SETTLE_TIMEOUT_SECONDS = 20.0
 SETTLE_STEP_SECONDS = 1.5
 
 
-class Memcached(Server):
+class Memcached(LocalServer):
     name = "memcached"
     misses_allowed = True
     """It may drop values; only hits are counted."""
     grows = True
-
-    def __init__(self, place: Place) -> None:
-        self._port = free_port()
-        super().__init__(place)
 
     def start(self) -> ServerProcess:
         words = ["/usr/bin/memcached", "-l", "127.0.0.1", "-p", str(self._port), "-m", str(MEMORY_MIB), "-u", "root"]
@@ -51,10 +47,6 @@ class Memcached(Server):
             if line.startswith("STAT extstore_objects_used "):
                 return int(line.split()[2])
         return 0
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
 
     def keys(self, size: int, wanted: int) -> int:
         return VALUES_BYTES // size

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bench.service.generator.running import Requests
-from bench.service.processes import ServerProcess, free_port
-from bench.service.server import Place, Server, http_requests
-from bench.service.work import Work
+from bench.service.processes import ServerProcess
+from bench.service.server import HttpServer
 
 # Without a master the process is its only worker. Buffers of half a MiB, since the default of 32 KiB would make many
 # small reads of a large file; a body is kept in memory if it fits, else it goes to a file on the same disk.
@@ -41,12 +39,8 @@ http {{
 """
 
 
-class Nginx(Server):
+class Nginx(HttpServer):
     name = "nginx"
-
-    def __init__(self, place: Place) -> None:
-        self._port = free_port()
-        super().__init__(place)
 
     def start(self) -> ServerProcess:
         (self.folder / "files").mkdir()
@@ -55,10 +49,3 @@ class Nginx(Server):
         process = ServerProcess(self.name, ["/usr/sbin/nginx", "-e", "stderr", "-c", str(file)], self.folder)
         process.wait_for_port(self._port)
         return process
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
-
-    def requests(self, work: Work, keys: int) -> Requests:
-        return http_requests(work, keys, f"/{work.size}/{{key}}", host="127.0.0.1")

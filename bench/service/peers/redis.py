@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from bench.service.generator.running import Requests
-from bench.service.processes import ServerProcess, free_port
-from bench.service.server import Place, Server, mixture
+from bench.service.processes import ServerProcess
+from bench.service.server import LocalServer, mixture
 from bench.service.work import Work
 
 KEY_BYTES = 14
 """``{size:05}:{key}``, so that sizes do not share keys; a key is eight digits."""
 
 
-class Redis(Server):
+class Redis(LocalServer):
     name = "redis"
     grows = True
-
-    def __init__(self, place: Place) -> None:
-        self._port = free_port()
-        super().__init__(place)
 
     def start(self) -> ServerProcess:
         words = ["/usr/bin/redis-server", "--bind", "127.0.0.1", "--port", str(self._port), "--dir", str(self.folder)]
@@ -27,10 +23,6 @@ class Redis(Server):
         process = ServerProcess(self.name, words, self.folder)
         process.wait_for_port(self._port)
         return process
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
 
     def requests(self, work: Work, keys: int) -> Requests:
         key = f"{work.size >> 10:05}:{{key}}"

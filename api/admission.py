@@ -16,9 +16,9 @@ from api.access.gate import Gate, Place
 from api.access.permissions import OPEN_METRICS, PERMISSIONS, Permission, Room, permission_of
 from api.access.roles import Role
 from api.answers import send_problem, send_problem_unread
+from api.errors import Forbidden, Unauthenticated
 from api.headers import has_body, read_fields
 from api.problems import Problem, problem_of, problem_of_status
-from storage.errors import Forbidden, Unauthenticated
 
 CREDENTIALS = "rawblockd.credentials"
 FIELDS = "rawblockd.fields"

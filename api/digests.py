@@ -11,7 +11,8 @@ import binascii
 import hashlib
 import re
 
-from storage.errors import DigestMismatch, ParameterInvalid
+from api.errors import DigestMismatch
+from storage.errors import ParameterInvalid
 
 _BARE = (
     rb":[A-Za-z0-9+/=]*:"

@@ -10,8 +10,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from api.errors import BatchTooLarge
 from api.problems import Problem, problem_of, problem_of_status
-from storage.errors import BatchTooLarge, RawblockdError
+from storage.errors import RawblockdError
 
 
 def response_of(problem: Problem) -> Response:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from storage.errors import LengthRequired, ParameterInvalid
+from api.errors import LengthRequired
+from storage.errors import ParameterInvalid
 
 RawHeaders = list[tuple[bytes, bytes]]
 

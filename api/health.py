@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse, Response
 
 from api.engine_face import EngineFace
 from api.problem_schema import problem_answer
-from api.problems import MEDIA_TYPE, Problem
+from api.problems import MEDIA_TYPE, NOT_READY, SERVER_CODES, Problem
 from api.serving import is_ready
 from storage.status import EngineState
 
@@ -81,9 +81,8 @@ def health_router(engine: EngineFace, render_metrics: RenderMetrics, retry_after
         if ready:
             return PlainTextResponse(f"{engine.state.value}\n", headers=headers)
         detail = ", ".join(reason.value for reason in engine.reasons)
-        problem = Problem(
-            503, "not_ready", "The store does not accept reads and writes now.", detail, {"state": engine.state.value}
-        )
+        title = SERVER_CODES[NOT_READY][1]
+        problem = Problem(503, NOT_READY, title, detail, {"state": engine.state.value})
         return Response(problem.body(), status, headers, MEDIA_TYPE)
 
     @router.get(

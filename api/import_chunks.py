@@ -11,8 +11,9 @@ from typing import Any
 
 from msgpack import OutOfData, Unpacker
 
+from api.errors import BatchTooLarge, BodyInvalid
 from api.limits import IMPORT_CHUNK_KEYS_MAX, IMPORT_CHUNK_MAX_BYTES
-from storage.errors import BatchTooLarge, BodyInvalid, KeyInvalid
+from storage.errors import KeyInvalid
 from storage.limits import KEY_MAX_BYTES, SLAB_MAX_BYTES
 
 _BIN_LENGTH_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from api.batch.answers import send_document
 from api.batch.forms import Form, form_of_body
 from api.batch.memory import BatchMemory
+from api.errors import MediaTypeUnsupported
 from api.import_chunks import ChunkReader
 from api.parameters import read_parameters
 from api.value_request import ValueRequest
-from storage.errors import MediaTypeUnsupported
 from storage.limits import KEY_MAX_BYTES
 
 _NO_PARAMETERS: frozenset[str] = frozenset()

@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from starlette.requests import ClientDisconnect
 
 from api.engine_face import EngineFace
+from api.errors import BatchTooLarge, BodyInvalid
 from api.limits import CONTROL_BODY_MAX_BYTES
 from api.problem_schema import PROBLEM_ANSWER, problem_answers
 from api.schema_model import PartBody, PartDocument, part_documents, specs_of
 from api.serving import refuse_unless_serving
 from storage.entries import Durability
-from storage.errors import BatchTooLarge, BodyInvalid
 from storage.format.parts import PARTS_MAX
 from storage.limits import NAMESPACE_MAX_CHARS, TTL_MAX_SECONDS
 from storage.namespace_settings import (

@@ -13,18 +13,10 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from api.errors import RangeUnsatisfiable, RateLimited, Unauthenticated
 from api.headers import CORRUPT, MISS, RawHeaders, etag
 from api.ranges import unsatisfied_content_range
-from storage.errors import (
-    EntryCorrupt,
-    EntryNotFound,
-    PreconditionFailed,
-    RangeUnsatisfiable,
-    RateLimited,
-    RawblockdError,
-    Unauthenticated,
-    WriteBudgetSpent,
-)
+from storage.errors import EntryCorrupt, EntryNotFound, PreconditionFailed, RawblockdError, WriteBudgetSpent
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -39,7 +31,17 @@ HTTP_CODES = {
     422: ("parameters_invalid", "Parameters of the request are missing or not valid."),
     500: ("internal_error", "The daemon made a mistake; its log says more."),
 }
-"""Code and title of the errors that belong to no class of ``storage.errors``."""
+"""Code and title, by status, of what a framework answers: they belong to no class of errors."""
+
+NOT_READY = "not_ready"
+SERVER_CODES = {
+    "bad_request": (400, "The request is no HTTP."),
+    "head_too_large": (431, "The head of the request is too large or has too many fields."),
+    NOT_READY: (503, "The store does not accept reads and writes now."),
+    "target_too_long": (414, "The target of the request is too long."),
+    "too_many_connections": (503, "The daemon has as many connections as it allows."),
+}
+"""Status and title of the other codes without a class."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 from api.conditions import range_still_valid
+from api.errors import RangeUnsatisfiable
 from storage.entries import EntryInfo
-from storage.errors import RangeUnsatisfiable
 
 _ONE_RANGE = re.compile(rb"bytes[ \t]*=[ \t,]*([0-9]*)-([0-9]*)[ \t,]*", re.IGNORECASE)
 _DIGITS_MAX = 20

@@ -13,7 +13,7 @@ from api.batch.forms import to_base64
 from api.limits import IMPORT_COMMIT_WAIT_MAX_SECONDS, LEASE_ID_MAX_CHARS
 from api.schema_model import PartDocument, part_documents
 from storage.errors import RawblockdError
-from storage.import_session import Difference, ImportPolicy, ImportResult, ImportState, ImportView
+from storage.imports.session import Difference, ImportPolicy, ImportResult, ImportState, ImportView
 from storage.limits import HOLDER_MAX_CHARS, LEASE_MAX_SECONDS, NAMESPACE_MAX_CHARS
 from storage.namespace_settings import NamespaceSettings
 from storage.schema import OnMissing

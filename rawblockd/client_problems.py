@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from api.problems import HTTP_CODES
-from storage.errors import DeviceFailed, RawblockdError, RecoveryRefused, RequestRefused, Unavailable
+from api.problems import HTTP_CODES, SERVER_CODES
+from rawblockd.error_tree import error_classes
+from storage.errors import DeviceFailed, RawblockdError, RequestRefused, Unavailable
+from storage.recovery.errors import RecoveryRefused
 
 _HEAD = '''\
 """The daemon's problems, a class for each code.
@@ -20,15 +22,6 @@ from __future__ import annotations
 
 from rawblockd_client.errors import Problem
 '''
-
-_OF_THE_SERVER = {
-    "bad_request": ("BadRequest", 400, "The request is no HTTP."),
-    "head_too_large": ("HeadTooLarge", 431, "The head of the request is too large or has too many fields."),
-    "not_ready": ("NotReady", 503, "The store does not accept reads and writes now."),
-    "target_too_long": ("TargetTooLong", 414, "The target of the request is too long."),
-    "too_many_connections": ("TooManyConnections", 503, "The daemon has as many connections as it allows."),
-}
-"""Codes that belong to no class of the daemon's errors."""
 
 _RETRYABLE = (429, 503)
 
@@ -43,20 +36,21 @@ def client_problems() -> str:
             blocks.append(_block(kind.__name__, base, kind.code, kind.http_status, kind.sentence))
     for status, (code, title) in HTTP_CODES.items():
         if code not in written:
-            blocks.append(_block("".join(map(str.capitalize, code.split("_"))), "Problem", code, status, title))
-    blocks += [_block(name, "Problem", code, status, title) for code, (name, status, title) in _OF_THE_SERVER.items()]
+            blocks.append(_block(_name(code), "Problem", code, status, title))
+    blocks += [_block(_name(code), "Problem", code, status, title) for code, (status, title) in SERVER_CODES.items()]
     return _HEAD + "".join(blocks)
 
 
 def _answered() -> Iterator[tuple[type[RawblockdError], str]]:
     """The errors that requests are answered with, and the names of the classes above them in the client."""
-    waiting: list[tuple[type[RawblockdError], str]] = [
-        (kind, "Problem") for kind in (RequestRefused, DeviceFailed, RecoveryRefused, Unavailable)
-    ]
-    while waiting:
-        kind, base = waiting.pop(0)
-        yield kind, base
-        waiting = [(child, kind.__name__) for child in kind.__subclasses__()] + waiting
+    for root in (RequestRefused, DeviceFailed, RecoveryRefused, Unavailable):
+        yield root, "Problem"
+        for _, kind in error_classes(root):
+            yield kind, kind.__mro__[1].__name__
+
+
+def _name(code: str) -> str:
+    return "".join(map(str.capitalize, code.split("_")))
 
 
 def _block(name: str, base: str, code: str, status: int, sentence: str) -> str:

@@ -29,3 +29,9 @@ class DaemonRefused(RawblockdError):
     code = "daemon_refused"
     sentence = "The daemon refused the request."
     exit_code = 6
+
+
+class DamageFound(RawblockdError):
+    code = "damage_found"
+    sentence = "The check found damage."
+    exit_code = 3

@@ -4,7 +4,7 @@
 
     RawblockdError
     ├── SettingsInvalid                 a setting or an option is wrong
-    │   └── TokenFileInvalid            the file of access tokens can't be used
+    │   └── TokenFileInvalid°           the file of access tokens can't be used
     ├── DeviceRefused                   the device may not be used as asked; nothing was written
     │   ├── DeviceMissing               the path does not exist or is no device
     │   ├── DeviceInUse                 another process holds it
@@ -15,35 +15,41 @@
     │   ├── LayoutMismatch              the superblock does not fit the device
     │   │   └── SuperblocksLost         neither superblock verifies
     │   ├── GeometryInvalid             the sizes asked for make no device
+    │   │   └── BlocksTooLarge          its logical blocks are larger than ours
     │   └── DirectIoRefused             O_DIRECT is refused and buffered I/O was not allowed
     ├── DeviceFailed                    an operation of the device failed
     │   ├── ReadFailed
     │   ├── WriteFailed
     │   ├── FlushFailed
     │   └── DeviceGone                  the device disappeared or fails everywhere
-    ├── RecoveryRefused                 the start was refused, the device is unchanged
-    │   ├── TooMuchSkipped              above max_skipped_ratio and max_skipped_floor
-    │   └── InvalidRowsFound            rows that were written wrong: a bug, not bit rot
-    ├── DamageFound                     the verdict of an offline check
+    ├── RecoveryRefused°                the start was refused, the device is unchanged
+    │   ├── TooMuchSkipped°             above max_skipped_ratio and max_skipped_floor
+    │   └── InvalidRowsFound°           rows that were written wrong: a bug, not bit rot
+    ├── DamageFound°                    the verdict of an offline check
     ├── RequestRefused                  the request itself can't be served
-    │   ├── Unauthenticated · Forbidden · RateLimited
-    │   ├── CrossSiteRefused · HostNotAllowed      what a browser may not do for a page of others
-    │   ├── KeyInvalid (BuildKeyInvalid) · NamespaceInvalid · MetadataInvalid · ParameterInvalid
-    │   ├── ContentRangeUnsupported
-    │   ├── LengthRequired · LengthMismatch · DigestMismatch · ValueTooLarge
-    │   ├── MediaTypeUnsupported · BodyInvalid · BatchTooLarge
-    │   ├── NamespaceNotFound · LeaseNotFound · SnapshotNotFound
-    │   ├── PartsInvalid · SchemaConflict · PartNotFound
-    │   ├── ImportNotFound · ImportBusy · ImportRefused · ImportTooLarge
+    │   ├── Unauthenticated° · Forbidden°
+    │   ├── CrossSiteRefused° · HostNotAllowed°    what a browser may not do for a page of others
+    │   ├── RateLimited°
+    │   ├── KeyInvalid (BuildKeyInvalid°) · NamespaceInvalid · MetadataInvalid · ParameterInvalid
+    │   ├── ContentRangeUnsupported° · LengthRequired° · LengthMismatch · DigestMismatch° · ValueTooLarge
+    │   ├── MediaTypeUnsupported° · BodyInvalid° · BatchTooLarge°
+    │   ├── SnapshotNotFound
+    │   ├── ImportNotFound° · ImportBusy° · ImportRefused° · ImportTooLarge°
+    │   ├── PartsInvalid · SchemaConflict · PartNotFound°
     │   ├── EntryNotFound
     │   │   └── EntryCorrupt            a miss because the entry failed verification
-    │   ├── PreconditionFailed · RangeUnsatisfiable
+    │   ├── NamespaceNotFound · LeaseNotFound
+    │   ├── PreconditionFailed · RangeUnsatisfiable°
     │   ├── AcknowledgeNothing · CheckpointFrozen
     │   └── Full · NamespacesFull · QuotaExceeded · SpaceHeld · NotAdmitted · WriteBudgetSpent · LeasesFull
-    └── Unavailable                     come back later
-        ├── Starting · Draining · ReadOnly · Busy · JournalUnavailable · NamespaceWiped
-        ├── TooManySubscribers
-        └── EntryUnreadable             the slot can't be read
+    ├── Unavailable                     come back later
+    │   ├── Starting · Draining · ReadOnly · Busy · JournalUnavailable · NamespaceWiped
+    │   ├── TooManySubscribers
+    │   └── EntryUnreadable             the slot can't be read
+    └── AddressUnavailable° · DaemonUnreachable° · ExtraMissing° · DaemonRefused°      what ends a command
+
+Those marked ° are written in the room that alone raises them: ``errors.py`` of ``api``, ``rawblockd``,
+``storage/imports`` and ``storage/recovery``. The generated pages have all in the order drawn here.
 
 Each class has a stable ``code`` (in problem answers, logs and ``--json`` output), one ``sentence``, the
 ``http_status`` it is answered with and the ``exit_code`` a command ends with; ``restart_helps`` says whether a
@@ -79,11 +85,6 @@ class SettingsInvalid(RawblockdError):
     sentence = "A setting or an option is unknown or has a value that is not allowed."
     exit_code = 2
     restart_helps = False
-
-
-class TokenFileInvalid(SettingsInvalid):
-    code = "token_file_invalid"
-    sentence = "The file of access tokens can't be used."
 
 
 class DeviceRefused(RawblockdError):
@@ -148,6 +149,11 @@ class GeometryInvalid(DeviceRefused):
     exit_code = 17
 
 
+class BlocksTooLarge(GeometryInvalid):
+    code = "blocks_too_large"
+    sentence = "The device's logical blocks are larger than the 4096 bytes in which the daemon reads and writes."
+
+
 class DirectIoRefused(DeviceRefused):
     code = "direct_io_refused"
     sentence = "The file system or device refuses O_DIRECT, and buffered I/O was not allowed."
@@ -189,90 +195,15 @@ class DeviceGone(DeviceFailed):
     exit_code = 21
 
 
-class RecoveryRefused(RawblockdError):
-    code = "recovery_refused"
-    sentence = "The start was refused; the device is unchanged."
-    http_status = 503
-    exit_code = 30
-    restart_helps = False
-
-
-class TooMuchSkipped(RecoveryRefused):
-    code = "too_much_skipped"
-    sentence = "More entries are damaged than max_skipped_ratio and max_skipped_floor allow."
-    exit_code = 31
-
-
-class InvalidRowsFound(RecoveryRefused):
-    code = "invalid_rows"
-    sentence = "Rows were written wrong (their page's checksum is right): this points to a bug, not to the device."
-    exit_code = 32
-
-
-class DamageFound(RawblockdError):
-    code = "damage_found"
-    sentence = "The check found damage."
-    exit_code = 3
-
-
 class RequestRefused(RawblockdError):
     code = "request_refused"
     sentence = "The request can't be served."
     http_status = 400
 
 
-class Unauthenticated(RequestRefused):
-    """``offers_basic`` is set where the answer says that a password (Basic) will do."""
-
-    code = "unauthenticated"
-    sentence = "This takes a token that the daemon knows."
-    http_status = 401
-
-    def __init__(self, detail: str = "") -> None:
-        super().__init__(detail)
-        self.offers_basic = False
-
-
-class Forbidden(RequestRefused):
-    """``fields`` name the ``role`` that it takes and, if one was asked for, the ``namespace``."""
-
-    code = "forbidden"
-    sentence = "The token does not allow this."
-    http_status = 403
-
-
-class CrossSiteRefused(RequestRefused):
-    code = "cross_site"
-    sentence = "A browser sent this for a page that is not the daemon's."
-    http_status = 403
-
-
-class HostNotAllowed(RequestRefused):
-    code = "host_not_allowed"
-    sentence = "The Host field does not name this daemon."
-    http_status = 421
-
-
-class RateLimited(RequestRefused):
-    """``retry_after_seconds`` is when the next request passes."""
-
-    code = "rate_limited"
-    sentence = "The token's rate of requests is used up."
-    http_status = 429
-
-    def __init__(self, detail: str = "", *, requests_per_second: float, retry_after_seconds: int) -> None:
-        super().__init__(detail, requests_per_second=requests_per_second)
-        self.retry_after_seconds = retry_after_seconds
-
-
 class KeyInvalid(RequestRefused):
     code = "key_invalid"
     sentence = "A key has 1 to 1024 bytes after percent-decoding."
-
-
-class BuildKeyInvalid(KeyInvalid):
-    code = "build_key_invalid"
-    sentence = "The path is none that the clients of this build cache ask for."
 
 
 class NamespaceInvalid(RequestRefused):
@@ -290,25 +221,9 @@ class ParameterInvalid(RequestRefused):
     sentence = "A query parameter, a header or a field of the body is unknown or has a value that is not allowed."
 
 
-class ContentRangeUnsupported(RequestRefused):
-    code = "content_range_unsupported"
-    sentence = "A value is put whole; Content-Range is not accepted."
-
-
-class LengthRequired(RequestRefused):
-    code = "length_required"
-    sentence = "A put declares its length with Content-Length; chunked bodies are not accepted."
-    http_status = 411
-
-
 class LengthMismatch(RequestRefused):
     code = "length_mismatch"
     sentence = "The body is not as long as it was declared."
-
-
-class DigestMismatch(RequestRefused):
-    code = "digest_mismatch"
-    sentence = "The body does not have the digest that was declared for it."
 
 
 class ValueTooLarge(RequestRefused):
@@ -317,53 +232,10 @@ class ValueTooLarge(RequestRefused):
     http_status = 413
 
 
-class MediaTypeUnsupported(RequestRefused):
-    code = "media_type_unsupported"
-    sentence = "The body is of a type that is not taken here."
-    http_status = 415
-
-
-class BodyInvalid(RequestRefused):
-    code = "body_invalid"
-    sentence = "The body is not what this route takes; nothing of it was carried out."
-
-
-class BatchTooLarge(RequestRefused):
-    code = "batch_too_large"
-    sentence = "The batch has more keys, or more bytes, than one request may have."
-    http_status = 413
-
-
 class SnapshotNotFound(RequestRefused):
     code = "snapshot_not_found"
     sentence = "There is no snapshot with this id; it may have expired."
     http_status = 404
-
-
-class ImportNotFound(RequestRefused):
-    code = "import_not_found"
-    sentence = "There is no import with this id; it may have expired."
-    http_status = 404
-
-
-class ImportBusy(RequestRefused):
-    code = "import_busy"
-    sentence = "The import can't take this now: a part is on its way or here already, or it is being committed."
-    http_status = 409
-
-
-class ImportRefused(RequestRefused):
-    """``fields`` count what is wrong with the lists of keys."""
-
-    code = "import_refused"
-    sentence = "The parts of the import do not fit together as the request demands."
-    http_status = 409
-
-
-class ImportTooLarge(RequestRefused):
-    code = "import_too_large"
-    sentence = "There are as many imports, or as many keys in one, as the daemon allows."
-    http_status = 413
 
 
 class PartsInvalid(RequestRefused):
@@ -378,14 +250,6 @@ class SchemaConflict(RequestRefused):
     code = "schema_conflict"
     sentence = "A change of the parts of a schema takes the next schema version."
     http_status = 409
-
-
-class PartNotFound(RequestRefused):
-    """``fields["part"]`` names it; ``fields["parts"]`` are those the entry has."""
-
-    code = "part_not_found"
-    sentence = "The entry has no part of this name."
-    http_status = 404
 
 
 class EntryNotFound(RequestRefused):
@@ -421,12 +285,6 @@ class PreconditionFailed(RequestRefused):
     def __init__(self, detail: str = "", *, present_write_id: int = 0) -> None:
         super().__init__(detail)
         self.present_write_id = present_write_id
-
-
-class RangeUnsatisfiable(RequestRefused):
-    code = "range_unsatisfiable"
-    sentence = "The value has no bytes in the range asked for."
-    http_status = 416
 
 
 class AcknowledgeNothing(RequestRefused):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 
-from storage.errors import CrossSiteRefused, HostNotAllowed
+from api.errors import CrossSiteRefused, HostNotAllowed
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 _OWN_SITES = (b"same-origin", b"none")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from api.access.rate import Bucket
 from api.access.roles import Role, Scope
-from storage.errors import Forbidden, Unauthenticated
+from api.errors import Forbidden, Unauthenticated
 
 
 @dataclass(frozen=True, slots=True, eq=False)

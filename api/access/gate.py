@@ -10,7 +10,7 @@ from api.access.authorization import presented_token
 from api.access.browsers import refuse_cross_site, refuse_rebound_name
 from api.access.credentials import EVERYBODY, MALFORMED, NOBODY, Credentials
 from api.access.tokens import TokenTable
-from storage.errors import RateLimited
+from api.errors import RateLimited
 
 HOSTS_REMEMBERED = 64
 

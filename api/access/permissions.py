@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from api.access.credentials import EVERYBODY, Credentials, require, require_device, require_role
 from api.access.roles import Role
-from storage.errors import Unauthenticated
+from api.errors import Unauthenticated
 
 
 class Reach(enum.Enum):

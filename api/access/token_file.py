@@ -21,7 +21,7 @@ from api.access.credentials import Credentials
 from api.access.rate import Bucket
 from api.access.roles import ROLES, Role, Scope
 from api.access.tokens import Token, TokenTable
-from storage.errors import TokenFileInvalid
+from api.errors import TokenFileInvalid
 
 FILE_MAX_BYTES = 1 << 20
 TOKENS_MAX = 4096

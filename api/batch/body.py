@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from api.batch.memory import MemoryShare
+from api.errors import BatchTooLarge
 from api.value_request import ValueRequest
-from storage.errors import BatchTooLarge
 
 
 async def read_whole(request: ValueRequest, limit_bytes: int, share: MemoryShare) -> bytes:

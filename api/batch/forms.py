@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 from api.batch.msgpack_reader import OddMap, mapping
+from api.errors import BodyInvalid, MediaTypeUnsupported
 from api.value_request import ValueRequest
-from storage.errors import BodyInvalid, MediaTypeUnsupported
 
 
 class Form(enum.Enum):

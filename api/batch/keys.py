@@ -10,9 +10,9 @@ from api.batch.body import read_whole
 from api.batch.fields import Fields
 from api.batch.forms import Form, form_of_body, key_from_json, parse_json
 from api.batch.memory import MemoryShare
+from api.errors import BatchTooLarge, BodyInvalid
 from api.limits import BATCH_ENTRIES_MAX, BATCH_KEYS_BODY_MAX_BYTES, JSON_BODY_MAX_BYTES
 from api.value_request import ValueRequest
-from storage.errors import BatchTooLarge, BodyInvalid
 
 _FIELDS_MAX = 16
 _LISTS = frozenset({"parts"})

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from api.doors.selection import DoorName
+from api.errors import BuildKeyInvalid
 from api.value_request import ValueRequest
-from storage.errors import BuildKeyInvalid, EntryNotFound, EntryUnreadable, RawblockdError, ReadFailed
+from storage.errors import EntryNotFound, EntryUnreadable, RawblockdError, ReadFailed
 
 Answer = Callable[[ValueRequest], Awaitable[int]]
 """Answers a request whose namespace and key are filled in, and returns the status."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 from api.doors.door import Door, Route
 from api.doors.selection import DoorName
 from api.doors.webdav import answer_mkcol, answer_mkcol_at_entry, answer_propfind, answer_propfind_collection
+from api.errors import BuildKeyInvalid
 from api.value_paths import decode_key
 from api.values_delete import answer_delete
 from api.values_get import answer_get, answer_head
 from api.values_put import answer_put
-from storage.errors import BuildKeyInvalid, DeviceFailed, Unavailable
+from storage.errors import DeviceFailed, Unavailable
 
 _STEPS = (b"", b".", b"..")
 

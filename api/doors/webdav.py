@@ -7,13 +7,14 @@ from xml.sax.saxutils import escape
 
 from api.dates import format_date
 from api.doors.selection import DoorName
+from api.errors import MediaTypeUnsupported
 from api.headers import HIT, NO_SCRIPTS, encode, etag
 from api.metadata import DEFAULT_CONTENT_TYPE
 from api.problems import problem_of_status
 from api.refusals import refuse
 from api.value_request import ValueRequest
 from storage.entries import EntryInfo
-from storage.errors import EntryNotFound, MediaTypeUnsupported, ParameterInvalid
+from storage.errors import EntryNotFound, ParameterInvalid
 
 PROPFIND_MAX_BYTES = 16 * 1024
 """Largest body of a PROPFIND, in which a client lists the properties it wants."""

@@ -34,8 +34,8 @@ def torture(
     Never touches a device that holds anything. A file made for the run is deleted if it passes.
     """
     with expected_errors(json):
+        from rawblockd.errors import DamageFound
         from rawblockd.torture.runner import TortureOptions, run_torture
-        from storage.errors import DamageFound
 
         size_bytes = size_option("size", size)
         assert size_bytes is not None

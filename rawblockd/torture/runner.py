@@ -12,9 +12,10 @@ from typing import Any
 from rawblockd.torture.daemon import DAEMON, DaemonRefusedStart
 from rawblockd.torture.load import TortureFailed
 from rawblockd.torture.rounds import Tally, Torture
-from storage.errors import CachePresent, ForeignContent, RecoveryRefused
+from storage.errors import CachePresent, ForeignContent
 from storage.formatting import Formatted, format_device
 from storage.offline.check import check
+from storage.recovery.errors import RecoveryRefused
 from storage.torture.closed_device import clear
 
 SIZE_BYTES = 256 << 20

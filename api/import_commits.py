@@ -11,8 +11,9 @@ from typing import TypeVar
 from api.engine_face import EngineFace
 from api.limits import IMPORT_OUTCOMES_MAX
 from api.restore_models import ImportDocument, ImportOutcome, ImportProblem
-from storage.errors import FlushFailed, ImportBusy, ImportNotFound, RawblockdError
-from storage.import_session import ImportPolicy, ImportState, ImportView
+from storage.errors import FlushFailed, RawblockdError
+from storage.imports.errors import ImportBusy, ImportNotFound
+from storage.imports.session import ImportPolicy, ImportState, ImportView
 
 Found = TypeVar("Found")
 

@@ -28,13 +28,21 @@ def imports_router(engine: EngineFace) -> APIRouter:
     """The routes of one engine."""
     router = APIRouter(tags=["imports"])
     commits = ImportCommits(engine)
+    _add_sessions(router, engine, commits)
+    _add_commits(router, engine, commits)
+    return router
 
-    def find(request: Request, import_id: str) -> ImportDocument:
-        """An import whose namespace the request may write to. Raises ImportNotFound, Unauthenticated, Forbidden."""
-        refuse_unless_serving(engine)
-        document = commits.document(import_id)
-        require(credentials_of(request.scope), Role.WRITER, document.namespace)
-        return document
+
+def _find(engine: EngineFace, commits: ImportCommits, request: Request, import_id: str) -> ImportDocument:
+    """An import whose namespace the request may write to. Raises ImportNotFound, Unauthenticated, Forbidden."""
+    refuse_unless_serving(engine)
+    document = commits.document(import_id)
+    require(credentials_of(request.scope), Role.WRITER, document.namespace)
+    return document
+
+
+def _add_sessions(router: APIRouter, engine: EngineFace, commits: ImportCommits) -> None:
+    """Begin one, look at them, give one up."""
 
     @router.post(
         "/v1/namespaces/{namespace}/imports",
@@ -66,7 +74,7 @@ def imports_router(engine: EngineFace) -> APIRouter:
     )
     async def import_(import_id: ImportId, request: Request) -> ImportDocument:
         """How far it is, and of one that was committed lately what came of it. Looking does not prolong it."""
-        return find(request, import_id)
+        return _find(engine, commits, request, import_id)
 
     @router.delete(
         "/v1/imports/{import}",
@@ -77,8 +85,12 @@ def imports_router(engine: EngineFace) -> APIRouter:
     )
     async def abort_import(import_id: ImportId, request: Request) -> None:
         """Nothing of it stays. One that is being committed can't be given up."""
-        find(request, import_id)
+        _find(engine, commits, request, import_id)
         await engine.abort_import(import_id)
+
+
+def _add_commits(router: APIRouter, engine: EngineFace, commits: ImportCommits) -> None:
+    """Compare the parts of one, publish it."""
 
     @router.get(
         "/v1/imports/{import}/differences",
@@ -89,7 +101,7 @@ def imports_router(engine: EngineFace) -> APIRouter:
     async def import_differences(import_id: ImportId, request: Request) -> DifferenceList:
         """For each pair of complete parts, in both directions, how many keys one has and the other lacks, with
         examples."""
-        find(request, import_id)
+        _find(engine, commits, request, import_id)
         return DifferenceList.of(await engine.import_differences(import_id))
 
     @router.post(
@@ -112,11 +124,9 @@ def imports_router(engine: EngineFace) -> APIRouter:
         asked for again it is waited for, and once it is done its outcome is answered. After a refusal the import is
         open as before."""
         body = await read_json(request, CommitBody)
-        find(request, import_id)
+        _find(engine, commits, request, import_id)
         outcome = await commits.commit(import_id, body.policy, body.wait_seconds)
         if outcome is not None:
             return outcome
         response.status_code = 202
         return commits.document(import_id)
-
-    return router

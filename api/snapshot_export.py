@@ -142,12 +142,12 @@ class _Export:
         begun = False
         try:
             size = found.info.payload_bytes
-            if window_stop(0, size) == size:
+            if window_stop(found, 0, size) == size:
                 await _write_whole(stream, found, _head(found.info, row, place))
                 return True
             at = 0
             while at < size:
-                start, at = at, window_stop(at, size)
+                start, at = at, window_stop(found, at, size)
                 data = await copy_window(found, start, at)
                 if not begun:
                     begun = True

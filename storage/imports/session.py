@@ -1,16 +1,18 @@
-"""What an import has received, how it is told, and which records come of it."""
+"""An import session: what it has received, and the words in which it is told."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from storage.key_lists import Digests, Positions, as_digests, missing_in, positions_in
+from storage.imports.errors import ImportBusy
+from storage.imports.key_lists import Digests, as_digests
+from storage.imports.spool import Spool
 from storage.namespaces import Namespace, NamespaceView
 from storage.schema import PartSpec
-from storage.spool import Spool
+
+EXAMPLES = 5
+"""Keys named in a report for each difference."""
 
 
 class ImportPolicy(enum.StrEnum):
@@ -90,41 +92,21 @@ class ImportSession:
     digest_id: int
     specs: tuple[PartSpec, ...]
     ttl_seconds: float
-    deadline: float
+    deadline: float = 0.0
     parts: dict[str, Received] = field(default_factory=dict)
     state: ImportState = ImportState.OPEN
     committed_ratio: float = 0.0
     row_ids: list[int] = field(default_factory=list)
     """Slots of records written by the commit: held until it ends, so that nothing evicts them."""
     receiving: str = ""
+    """The part on its way in."""
 
+    def check_idle(self) -> None:
+        """Raises ImportBusy unless it takes a part or a commit now."""
+        if self.state is not ImportState.OPEN or self.receiving:
+            raise ImportBusy(self.receiving or self.state.value)
 
-@dataclass(slots=True)
-class Plan:
-    """Records to be written: their keys, and for each part where the row stands in its list, -1 for the default."""
-
-    keys: list[bytes]
-    positions: dict[str, Positions]
-    filled: dict[str, int]
-    dropped: int
-
-
-def combine(parts: list[Received], policy: ImportPolicy) -> Plan:
-    """Keys of all parts in the order of their first appearance; only complete ones unless defaults stand in."""
-    keys: list[bytes] = []
-    digests = np.empty((0, 2), dtype=np.uint64)
-    for received in parts:
-        listed = received.listed()
-        fresh = missing_in(listed, digests)
-        keys += [received.keys[position] for position in fresh.tolist()]
-        digests = np.concatenate((digests, listed[fresh]))
-    positions = {received.spec.name: positions_in(digests, received.listed()) for received in parts}
-    incomplete = np.zeros(len(keys), dtype=bool)
-    for found in positions.values():
-        incomplete |= found < 0
-    dropped = int(incomplete.sum())
-    if policy is ImportPolicy.DEFAULT:
-        return Plan(keys, positions, {name: int((found < 0).sum()) for name, found in positions.items()}, 0)
-    whole = np.flatnonzero(~incomplete)
-    kept = {name: found[whole] for name, found in positions.items()}
-    return Plan([keys[position] for position in whole.tolist()], kept, {}, dropped)
+    def close_spools(self) -> None:
+        """Give back what the parts lie in. Does nothing the second time."""
+        for received in self.parts.values():
+            received.spool.close()

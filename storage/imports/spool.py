@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
-import numpy.typing as npt
 
 from storage.buffers import Buffer
-from storage.errors import ImportNotFound, ValueTooLarge
+from storage.errors import ValueTooLarge
 from storage.format.layout import round_up
+from storage.imports.errors import ImportNotFound
+from storage.imports.key_lists import Positions
 from storage.limits import TRANSFER_MAX_BYTES
 from storage.write_path import WritePath
-
-Positions = npt.NDArray[np.int64]
 
 GAP_BYTES = 64 * 1024
 """Rows closer than this are read by one operation."""

@@ -14,7 +14,7 @@ import msgpack
 
 from storage.format.layout import Defect, Undecodable, unique_names
 from storage.format.names import is_namespace_name
-from storage.format.row import ROW_BYTES
+from storage.format.row import ROW_BYTES, SEQ_MAX
 
 _LENGTH = struct.Struct("<H")
 
@@ -205,7 +205,7 @@ def _decode_record(packed: bytes) -> CatalogueRecord:
 
 
 MAXIMA = {
-    "seq": (1 << 63) - 1,
+    "seq": SEQ_MAX,
     "namespace_id": 0xFFFFFFFF,
     "next_namespace_id": 1 << 32,
     "start_count": 0xFFFFFFFF,

@@ -18,6 +18,8 @@ from storage.format.checksums import crc32c, crc32c_of_lines
 from storage.format.layout import Defect, Field, Layout, Undecodable
 
 ROW_BYTES = 64
+SEQ_MAX = (1 << 63) - 1
+"""Seqs are drawn one by one and never come near it: a higher one was written wrong."""
 HEADER_UNIT_BYTES = 64
 READS_MASK = 0x03
 """The access byte's bits that count reads."""
@@ -164,7 +166,7 @@ def encode_row(
     reason: int = 0,
 ) -> bytes:
     """64 bytes with the access counter 0."""
-    body = _BODY.pack(
+    fields = (
         state,
         slot_class,
         0,
@@ -180,10 +182,18 @@ def encode_row(
         slot,
         header_units,
     )
-    return crc32c(body, seed).to_bytes(4, "little") + body
+    return encode_fields(seed, fields)[0]
 
 
 _new = tuple.__new__
+_pack_body = _BODY.pack
+
+
+def encode_fields(seed: int, fields: tuple[int | bytes, ...]) -> tuple[bytes, Row]:
+    """A row from all its fields but the checksum, in the layout's order: as 64 bytes, and as they will be decoded."""
+    body = _pack_body(*fields)
+    checksum = crc32c(body, seed)
+    return checksum.to_bytes(4, "little") + body, _new(Row, (checksum, *fields))
 
 
 def row_of(encoded: bytes) -> Row:
@@ -205,7 +215,7 @@ def decode_row(seed: int, line: bytes | memoryview) -> Row:
 
 def plausible(row: Row) -> bool:
     """Strict ranges that hold for a row wherever it stands (B4)."""
-    if row.seq == 0:
+    if not 0 < row.seq <= SEQ_MAX:
         return False
     if row.state == SlotState.FREE:
         empty = row.payload_bytes | row.payload_checksum | row.expires_at | row.header_units
@@ -241,18 +251,33 @@ def checksums_of(seed: int, rows: Rows) -> npt.NDArray[np.uint32]:
 
 
 def implausible_of(rows: Rows) -> npt.NDArray[np.bool_]:
-    """``not plausible(row)`` for each of many rows, computed at once."""
+    """``not plausible(row)`` for each of many rows, computed at once.
+
+    Most rows name an entry: all are judged as if they did, 10 ns each, and those that don't once more.
+    """
+    state = rows["state"].copy()
+    result: npt.NDArray[np.bool_] = (rows["reason"] != 0) | (rows["namespace_id"] == 0)
+    result |= rows["write_id"] == 0
+    result |= rows["header_units"] < 2
+    others = np.flatnonzero((state != SlotState.LIVE) & (state != SlotState.STAGED))
+    if len(others):
+        # Taken as plain 64 bytes each: a sixteenth of the time that numpy takes field by field.
+        result[others] = _implausible_unnamed(np.ascontiguousarray(rows).view(f"V{ROW_BYTES}")[others].view(ROW_DTYPE))
+    result |= rows["seq"] - np.uint64(1) >= np.uint64(SEQ_MAX)  # 0 less 1 is the highest of all
+    return result
+
+
+def _implausible_unnamed(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Of rows that are neither live nor staged, whatever their seqs."""
     # Columns that are used more than once are taken out of the rows first: most of the time goes into that.
-    state, reason, units = rows["state"].copy(), rows["reason"].copy(), rows["header_units"].copy()
-    namespaced, written = rows["namespace_id"] > 0, rows["write_id"] > 0
+    state, reason = rows["state"].copy(), rows["reason"].copy()
     empty = (rows["payload_bytes"] == 0) & (rows["payload_checksum"] == 0)
-    empty &= (rows["expires_at"] == 0) & (units == 0)
+    empty &= (rows["expires_at"] == 0) & (rows["header_units"] == 0)
     digest_words = np.ascontiguousarray(rows["digest"]).view(np.uint64).reshape(-1, 2)
-    unnamed = ~namespaced & ~written & (digest_words[:, 0] == 0) & (digest_words[:, 1] == 0)
+    unnamed = (rows["namespace_id"] == 0) & (rows["write_id"] == 0)
+    unnamed &= (digest_words[:, 0] == 0) & (digest_words[:, 1] == 0)
     free = (state == SlotState.FREE) & empty & (reason <= FreeReason.RECOVERY)
     free &= (reason != FreeReason.NEVER_USED) | unnamed
-    named = ((state == SlotState.LIVE) | (state == SlotState.STAGED)) & (reason == 0)
-    named &= namespaced & written & (units >= 2)
     evidence = (state == SlotState.QUARANTINED) & (reason >= 1) & (reason <= QuarantineReason.UNREADABLE)
-    result: npt.NDArray[np.bool_] = ~(free | named | evidence | (state == SlotState.RETIRED)) | (rows["seq"] == 0)
+    result: npt.NDArray[np.bool_] = ~(free | evidence | (state == SlotState.RETIRED))
     return result

@@ -112,8 +112,9 @@ class _HistoryReader:
         """The seq behind which nothing is missing up to ``last_seq``."""
         oldest = last_seq - HISTORY_MAX
         seqs = self._rows["seq"]
-        recent = [*seqs[seqs > max(0, oldest)].tolist(), *(seq for seq in self._records if seq > oldest)]
-        known = np.unique(np.array(recent, dtype=np.int64))
+        recent = seqs[(seqs > max(0, oldest)) & (seqs <= last_seq)].tolist()
+        recent += [seq for seq in self._records if seq > oldest]
+        known = np.unique(np.array(recent, dtype=np.uint64))
         if not len(known) or int(known[-1]) != last_seq:
             return last_seq
         holes = np.flatnonzero(np.diff(known) != 1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from storage.checkpoint import CopyState, empty_directory
-from storage.errors import InvalidRowsFound, TooMuchSkipped
+from storage.checkpoint.copy_state import CopyState, empty_directory
 from storage.format.checkpoint_copy import Directory
-from storage.format.row import FreeReason, SlotState, plausible
+from storage.format.row import SEQ_MAX, FreeReason, SlotState, plausible
 from storage.journal import JournalPosition
 from storage.recovery.copies import FoundCopy
+from storage.recovery.errors import InvalidRowsFound, TooMuchSkipped
 from storage.recovery.journal_scan import FoundJournal, JournalContent
 from storage.recovery.pages import BadLine
 from storage.recovery.replay import row_ids_of
@@ -105,9 +105,12 @@ class Verdict:
     ) -> Recovered:
         """What the engine starts from. ``number`` is that of the newest checkpoint known of."""
         highest = max(
-            [self._catalogue.highest_seq, *(c.header.seq for c in copies if c.header is not None)]
-            + ([int(content.rows["seq"].max())] if len(content.rows) else [])
-            + [int(self._index.table.page_seq.max())]
+            [
+                self._catalogue.highest_seq,
+                *(c.header.seq for c in copies if c.header is not None),
+                int(content.rows["seq"].max(initial=0, where=content.rows["seq"] <= SEQ_MAX)),
+                int(self._index.table.page_seq.max()),
+            ]
         )
         starts = [self._superblock.start_count, self._catalogue.start_count, found.start_count]
         # Lost blocks may have used seqs that nothing else names: leave room for as many as they can hold.

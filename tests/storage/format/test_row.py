@@ -116,6 +116,7 @@ def test_row_of_another_device_b3() -> None:
     "changed",
     [
         {"seq": 0},
+        {"seq": 1 << 63},
         {"state": 5},
         {"state": 255},
         {"reason": 1},

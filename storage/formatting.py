@@ -99,8 +99,6 @@ def _format_existing(
     if usable > facts.size_bytes:
         raise GeometryInvalid(f"size = {usable}: larger than the device, which has {facts.size_bytes} bytes")
     geometry = plan(usable, **options)  # type: ignore[arg-type]
-    if facts.logical_block_bytes > geometry.block_bytes:
-        raise GeometryInvalid(f"the device has blocks of {facts.logical_block_bytes} bytes")
     device = open_device(path, write=True, allow_buffered=allow_buffered)
     try:
         if not force:

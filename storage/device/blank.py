@@ -22,7 +22,7 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
-from storage.device.probe import kind_of, refusal
+from storage.device.probe import own_descriptor
 from storage.errors import ForeignContent
 
 WHOLE_FILE_BYTES: Final = 4 << 30
@@ -54,19 +54,11 @@ def blank_verdict(path: str) -> BlankVerdict:
 
     Raises ForeignContent when it can't be read (then it isn't known to be blank), DeviceMissing, DeviceRefused.
     """
-    kind_of(path)
     try:
-        fd = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise refusal(path, error) from error
-    try:
-        # What O_DIRECT writers put there must not be hidden by older pages of the cache.
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        return _judge(fd)
+        with own_descriptor(path) as fd:
+            return _judge(fd)
     except OSError as error:
         raise ForeignContent(f"{path}: can't be read ({error.strerror}), so it isn't known to be blank") from error
-    finally:
-        os.close(fd)
 
 
 def _judge(fd: int) -> BlankVerdict:

@@ -36,8 +36,8 @@ def open_device(
     ``allow_buffered`` accepts the page cache where O_DIRECT is refused (``direct_io`` of the device is False then).
     ``io_engine``: "uring" insists, "threads" avoids the ring, "auto" takes the ring where its self test passes.
 
-    Raises DeviceMissing, DeviceInUse, DirectIoRefused, DeviceRefused (no permission, read-only, or a ring that was
-    insisted on and can't be had), SettingsInvalid (unknown ``io_engine``). Nothing is written.
+    Raises DeviceMissing, DeviceInUse, DirectIoRefused, BlocksTooLarge, DeviceRefused (no permission, read-only, or a
+    ring that was insisted on and can't be had), SettingsInvalid (unknown ``io_engine``). Nothing is written.
     """
     if write and not exclusive:
         raise ValueError("a device is only written by the one who holds it")

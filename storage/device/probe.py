@@ -13,10 +13,12 @@ import fcntl
 import os
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from storage.errors import DeviceInUse, DeviceMissing, DeviceRefused
+from storage.errors import BlocksTooLarge, DeviceInUse, DeviceMissing, DeviceRefused
 
 # linux/fs.h: _IO(0x12, n), and _IOR(0x12, 114, size_t) on 64-bit machines.
 _BLKROGET: Final = 0x125E
@@ -27,6 +29,8 @@ _BLKGETSIZE64: Final = 0x80081272
 FALLBACK_BLOCK_BYTES: Final = 4096
 """Alignment taken for a file whose file system doesn't tell: enough for every device with 512 and 4096-byte sectors."""
 SECTOR_MIN_BYTES: Final = 512
+SECTOR_MAX_BYTES: Final = 4096
+"""The superblock, which tells everything else, is read and written in blocks of this size."""
 
 _AT_EMPTY_PATH: Final = 0x1000
 _STATX_DIOALIGN: Final = 0x2000
@@ -56,7 +60,7 @@ class DeviceFacts:
 
 
 def probe(path: str) -> DeviceFacts:
-    """Look at the path. Raises DeviceMissing, DeviceRefused (no permission)."""
+    """Look at the path. Raises DeviceMissing, BlocksTooLarge, DeviceRefused (no permission)."""
     kind_of(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -69,7 +73,17 @@ def probe(path: str) -> DeviceFacts:
 
 
 def probe_fd(fd: int, path: str) -> DeviceFacts:
-    """As ``probe``, on an open descriptor; ``path`` is for the report. Raises DeviceMissing for other kinds."""
+    """As ``probe``, on an open descriptor; ``path`` is for the report.
+
+    Raises DeviceMissing for other kinds, BlocksTooLarge.
+    """
+    facts = _facts(fd, path)
+    if facts.logical_block_bytes > SECTOR_MAX_BYTES:
+        raise BlocksTooLarge(f"{path}: {facts.logical_block_bytes} bytes")
+    return facts
+
+
+def _facts(fd: int, path: str) -> DeviceFacts:
     found = os.fstat(fd)
     if stat.S_ISBLK(found.st_mode):
         return _probe_block(fd, path, found)
@@ -97,6 +111,25 @@ def kind_of(path: str) -> os.stat_result:
     if not (stat.S_ISBLK(found.st_mode) or stat.S_ISREG(found.st_mode)):
         raise DeviceMissing(f"{path} is neither a block device nor a regular file")
     return found
+
+
+@contextmanager
+def own_descriptor(path: str) -> Iterator[int]:
+    """A descriptor to look through, closed afterwards: locks of a holder, also our own, stay.
+
+    Raises DeviceMissing, DeviceRefused when the path can't be opened.
+    """
+    kind_of(path)
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise refusal(path, error) from error
+    try:
+        # What O_DIRECT writers put there must not be hidden by older pages of the cache.
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def refusal(path: str, error: OSError) -> DeviceRefused:

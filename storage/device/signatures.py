@@ -12,7 +12,7 @@ import os
 from ctypes import c_char_p, c_int, c_int64, c_size_t, c_void_p
 from typing import Final
 
-from storage.device.probe import kind_of, refusal
+from storage.device.probe import own_descriptor
 from storage.errors import ForeignContent
 
 _LIBRARY: Final = "libblkid.so.1"
@@ -31,23 +31,14 @@ _FOUND, _NOTHING, _AMBIVALENT = 0, 1, -2
 def foreign_signature(path: str) -> str | None:
     """Name of the signature on the device in words ("ext4 file system", "gpt partition table"), None if there is none.
 
-    Reads through a descriptor of its own, which it closes: locks of a holder, also our own, stay. Raises
-    ForeignContent when the content can't be identified (no libblkid, an unreadable device): then only
-    ``format --force`` may go on; DeviceMissing, DeviceRefused when the path can't be opened.
+    Reads through a descriptor of its own. Raises ForeignContent when the content can't be identified (no libblkid, an
+    unreadable device): then only ``format --force`` may go on; DeviceMissing, DeviceRefused when the path can't be
+    opened.
     """
-    kind_of(path)
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise refusal(path, error) from error
-    try:
-        # What O_DIRECT writers put there must not be hidden by older pages of the cache.
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    with own_descriptor(path) as fd:
         if os.lseek(fd, 0, os.SEEK_END) == 0:
             return None
         return _probe(_load(path), fd, path)
-    finally:
-        os.close(fd)
 
 
 def _load(path: str) -> ctypes.CDLL:

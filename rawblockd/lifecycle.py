@@ -35,6 +35,7 @@ from rawblockd.settings import Settings
 from rawblockd.signals import StopRequest, leave_at_once
 from rawblockd.socket_activation import inherited_sockets
 from rawblockd.supervision import Supervision
+from storage.buffers import BufferArena
 from storage.device.interface import BlockDevice
 from storage.device.pulse import DevicePulse
 from storage.engine import Engine
@@ -43,12 +44,17 @@ from storage.errors import RawblockdError, SettingsInvalid
 log = structlog.stdlib.get_logger("rawblockd")
 
 
-def run_daemon(settings: Settings, reload_settings: Callable[[], Settings]) -> int:
-    """Serve until a signal; the exit code. ``reload_settings`` reads the sources again, for SIGHUP."""
+def run_daemon(
+    settings: Settings, reload_settings: Callable[[], Settings], make_arena: Callable[[], BufferArena] | None = None
+) -> int:
+    """Serve until a signal; the exit code. ``reload_settings`` reads the sources again, for SIGHUP.
+
+    ``make_arena`` gives the engine's memory for I/O where somebody is making it already.
+    """
     # The watchdog ends a daemon that hangs with SIGABRT: where it hung is then in the log, for every thread.
     faulthandler.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Daemon(settings, reload_settings).run())
+        return runner.run(Daemon(settings, reload_settings, make_arena).run())
 
 
 def api_settings(settings: Settings) -> ApiSettings:
@@ -61,9 +67,15 @@ def api_settings(settings: Settings) -> ApiSettings:
 
 
 class Daemon:
-    def __init__(self, settings: Settings, reload_settings: Callable[[], Settings]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        reload_settings: Callable[[], Settings],
+        make_arena: Callable[[], BufferArena] | None = None,
+    ) -> None:
         self._settings = settings
         self._reload_settings = reload_settings
+        self._make_arena = make_arena
         self._systemd = SystemdNotifier()
         self._stop = StopRequest()
         self._began = time.monotonic()
@@ -104,9 +116,14 @@ class Daemon:
 
     async def _serve_device(self, entrance: Entrance, device: BlockDevice) -> None:
         engine = Engine(device, self._settings.engine_options())
+        if self._make_arena is not None:
+            engine.make_arena = self._make_arena
         http_counters = HttpCounters()
         page = MetricsPage(MetricsSources(engine, device.counters, http_counters))
         app = create_app(engine, api_settings(self._settings), page.render, http_counters, entrance.admission)
+        # What is there now is never looked at again, garbage or not: there is little of it.
+        gc.freeze()
+        gc.enable()
         serving = asyncio.create_task(entrance.serve(app))
         supervision = Supervision(engine, self._systemd, DevicePulse(device))
         supervising = asyncio.create_task(supervision.run())

@@ -20,6 +20,7 @@ from storage.errors import (
     DeviceFailed,
     Draining,
     ReadOnly,
+    SettingsInvalid,
     Starting,
     Unavailable,
 )
@@ -59,11 +60,14 @@ class EngineLife:
         self._partial: PartialRecovery | None = None
         self.step: Callable[[str], None] = lambda _: None
         """Told the named points a crash test stops at; set before ``start``."""
+        self.make_arena: Callable[[], BufferArena] = lambda: BufferArena(self._options.buffer_bytes)
+        """Gives the memory for I/O, as much as the options say; set before ``start`` by who makes it ahead."""
 
     # -- start and stop -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover, then serve. Raises DeviceRefused, RecoveryRefused, DeviceFailed, Busy.
+        """Recover, then serve. Raises DeviceRefused, RecoveryRefused, DeviceFailed, Busy, and SettingsInvalid where
+        there is not as much memory as ``buffer_bytes`` says.
 
         After a start that failed the state is ``failed``; nothing runs any more, and no memory is held.
         """
@@ -88,13 +92,20 @@ class EngineLife:
         limits = RecoveryLimits(
             options.max_skipped_ratio, options.max_skipped_floor, options.accept_loss, options.adopt_seq
         )
-        # Touching the arena's pages takes 0.6 s per 256 MiB: not on the loop, and while the recovery runs.
-        making = asyncio.create_task(asyncio.to_thread(BufferArena, options.buffer_bytes))
+        # Touching the arena's pages takes up to 0.3 s per 256 MiB: not on the loop, and while the recovery runs.
+        making = asyncio.create_task(asyncio.to_thread(self.make_arena))
         try:
             recovered = await asyncio.to_thread(self._recover, limits)
         finally:
-            self._arena = await making
-            self._memory.callback(self._arena.close)
+            # Why a recovery refused is not to be hidden by memory that is wanting, too.
+            await asyncio.wait([making])
+            if making.exception() is None:
+                self._arena = making.result()
+                self._memory.callback(self._arena.close)
+        lack = making.exception()
+        if isinstance(lack, OSError):
+            raise SettingsInvalid(f"buffer_bytes = {options.buffer_bytes}: {lack.strerror}", settings=["buffer_bytes"])
+        making.result()
         self._device.start(asyncio.get_running_loop())
         around = Surroundings(
             self._device, options, self.counters, self._health, self._clock, self._arena, self.step, self.events
@@ -164,11 +175,10 @@ class EngineLife:
             self._phase = EngineState.STOPPED
             return
         if running:
-            self._checkpointer.is_hurried = True  # one under way, too
+            self._checkpointer.hurry()
             await self._maintenance.stop()
             await self._write_path.close()
             await self._parts.imports.close()
-            await self._parts.batch_writes.close()
             await self._parts.namespaces.close()
             await self._commit.quotas.close()
             await self._space.close()
@@ -222,6 +232,11 @@ class EngineLife:
         if self._health.failing:
             reasons.append(Reason.DEVICE_ERRORS)
         return reasons
+
+    @property
+    def phase(self) -> EngineState:
+        """As ``state``, but ``ready`` whatever it suffers from: quick to ask for."""
+        return self._phase
 
     @property
     def state(self) -> EngineState:

@@ -7,6 +7,7 @@ while the daemon runs, and it is called only for rows that stand in the journal 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from storage.eviction.interface import Eviction
 from storage.eviction.none import NoEviction
@@ -20,11 +21,11 @@ from storage.format.catalogue import (
     SupersededRecord,
 )
 from storage.format.geometry import LINE_BYTES, NO_CLASS, Geometry
-from storage.format.row import ACCESS_OFFSET, FreeReason, Row, SlotState, row_of, seed_of
+from storage.format.row import ACCESS_OFFSET, STATE_OFFSET, FreeReason, Row, SlotState, row_of, seed_of
 from storage.key_map import KeyMap, SortedKeys, sorted_keys
 from storage.namespace_settings import decode_settings
 from storage.namespaces import Namespace, Namespaces
-from storage.row_counts import count_rows
+from storage.row_counts import RowCounts, count_rows
 from storage.slot_table import SlotTable
 from storage.slots import Slots
 from storage.status import CapacityStatus, ClassStatus, SlotCounts
@@ -62,15 +63,22 @@ class Index:
         ``keys`` are ``sorted_keys`` of this table, where the caller has them.
         """
         self.keys = KeyMap(self.table, self.geometry.buckets)
-        self.keys.build(sorted_keys(self.table) if keys is None else keys)
-        self.table.refresh_page_seqs()
-        self.derive_slots()
-        counts = count_rows(self.table)
+        # Side by side: nearly all of both is in calls that leave the interpreter to others. What needs memory stays on
+        # this thread: the C library keeps what others have used.
+        with ThreadPoolExecutor(1, "rawblockd-derive") as beside:
+            counting = beside.submit(self._count)
+            self.keys.build(sorted_keys(self.table) if keys is None else keys)
+            counts = counting.result()
         for row in self.table.rows(counts.quarantined_row_ids):
             self.evidence.add(row["digest"].tobytes(), (int(row["slab"]), int(row["slot"])))
         self.namespaces.recount(counts.usage, self.geometry.class_bytes)
         self.expiring, self.live = counts.expiring, counts.live
         self.quarantined, self.retired = counts.quarantined, counts.retired
+
+    def _count(self) -> RowCounts:
+        self.table.refresh_page_seqs()
+        self.derive_slots()
+        return count_rows(self.table)
 
     def derive_slots(self) -> None:
         """Derive free slots alone anew, after rows changed that nobody was using."""
@@ -79,10 +87,15 @@ class Index:
 
     # -- changes --------------------------------------------------------------------------------------------------
 
-    def apply_row(self, row_id: int, encoded: bytes, block: int) -> None:
+    def apply_row(self, row_id: int, encoded: bytes, block: int, decoded: Row | None = None) -> None:
         """Make a row that stands in journal block ``block`` the state of its slot, unless that is newer already."""
-        old = self.table.row(row_id)
-        new = row_of(encoded)
+        table = self.table
+        new = row_of(encoded) if decoded is None else decoded
+        if new.state == _LIVE and not table.view[row_id * LINE_BYTES + STATE_OFFSET]:
+            if new.seq > table.seq_of(row_id):  # of a free slot's row nothing else matters
+                self._become_live(row_id, new, encoded)
+            return
+        old = table.row(row_id)
         if new.seq <= old.seq:
             return
         slot_class = new.slot_class
@@ -104,15 +117,11 @@ class Index:
         elif was == _QUARANTINED:
             self.quarantined[slot_class] -= 1
             self.evidence.remove(old.digest, (old.slab, old.slot))
-        self.table.set_row(row_id, encoded, new.seq)
         if state == _LIVE:
-            self.keys.insert(new.digest, row_id)
-            self.eviction.on_store(row_id, new)
-            self.namespaces.charge(new.namespace_id, slot_class, slot_bytes, new.payload_bytes)
-            self.live[slot_class] += 1
-            self.expiring += new.expires_at != 0
-            self.slots.became_live(row_id)
-        elif state == _QUARANTINED:
+            self._become_live(row_id, new, encoded)
+            return
+        table.set_row(row_id, encoded, new.seq)
+        if state == _QUARANTINED:
             self.quarantined[slot_class] += 1
             self.evidence.add(new.digest, (new.slab, new.slot))
             self.slots.in_flight.discard(row_id)
@@ -120,6 +129,18 @@ class Index:
             self.retired[slot_class] += 1
         elif was != _FREE:
             self.slots.freed(row_id, block, slot_class)
+
+    def _become_live(self, row_id: int, new: Row, encoded: bytes) -> None:
+        slot_class = new.slot_class
+        self.table.set_row(row_id, encoded, new.seq)
+        self.keys.insert(new.digest, row_id)
+        self.eviction.on_store(row_id, new)
+        slot_bytes = self.geometry.class_bytes[slot_class]
+        self.namespaces.charge(new.namespace_id, slot_class, slot_bytes, new.payload_bytes)
+        self.live[slot_class] += 1
+        if new.expires_at:
+            self.expiring += 1
+        self.slots.became_live(row_id)
 
     def _restate(self, row_id: int, old: Row, new: Row, encoded: bytes) -> None:
         """The same entry with another expiry: its place, its key and what was counted of its reads stay."""

@@ -21,8 +21,9 @@ from storage.slot_table import RowIds, SlotTable
 
 RUN_STEP = 256
 """Buckets looked at in one step for the end of a run; at a load of two thirds hardly a run is longer."""
-BUILD_STEP = 1 << 18
-"""Rows placed in one step of a build: what it needs beside the map stays within the processor's cache."""
+BUILD_STEP = 1 << 16
+"""Rows placed in one step of a build: what it needs beside the map stays within the processor's cache, and little of it
+with the process afterwards (2^18 were as fast and left 8 MB more)."""
 MANY_MIN = 48
 """So many digests are looked up faster as arrays than one by one."""
 _DIGEST_WORD = DIGEST_OFFSET // 8
@@ -40,9 +41,15 @@ def sorted_keys(table: SlotTable) -> SortedKeys:
     keys = np.empty(sum(len(part.lines) for part in parts), dtype=np.uint64)  # memory is used only as far as it is set
     count = 0
     for part in parts:
-        row_ids = part.row_ids(part.lines["state"] == SlotState.LIVE)
-        keys[count : count + len(row_ids)] = keys_of(part.lines["digest"][row_ids - part.first], row_ids)
-        count += len(row_ids)
+        lines = part.lines
+        # All lines' numbers, and then those of live rows: half of the time that picking the rows out takes.
+        live = (lines["state"] == SlotState.LIVE) & part.are_slots
+        numbers = table.words[part.first : part.first + len(lines), _DIGEST_WORD].view(">u8").astype(np.uint64)
+        numbers &= np.uint64(0xFFFFFFFF00000000)
+        numbers |= np.arange(part.first, part.first + len(lines), dtype=np.uint64)
+        mine = numbers[live]
+        keys[count : count + len(mine)] = mine
+        count += len(mine)
     keys = keys[:count]
     keys.sort()
     return keys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -16,7 +17,9 @@ class RowSet:
     __slots__ = ("_array", "_count", "_flags", "_members")
 
     def __init__(self, rows: int) -> None:
-        self._array: npt.NDArray[np.uint8] = np.zeros(rows, dtype=np.uint8)
+        # A mapping of its own: what numpy takes for zeros may be used memory, all of which it would have to write.
+        memory = mmap.mmap(-1, max(rows, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._array: npt.NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8, count=rows)
         self._flags = self._array.data
         self._members = self._array.view(np.bool_)  # which numpy searches ten times as fast
         self._count = 0

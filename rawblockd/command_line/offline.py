@@ -55,8 +55,8 @@ def check(
     with expected_errors(json):
         import dataclasses
 
+        from rawblockd.errors import DamageFound
         from storage import offline
-        from storage.errors import DamageFound
 
         with _progress() as advance:
             report = offline.check(device, payloads, advance)
@@ -70,8 +70,8 @@ def check(
 def dump(device: DeviceArgument, json: JsonFlag = False) -> None:
     """Print every live entry, one a line; with --json one object a line."""
     with expected_errors(json):
+        from rawblockd.errors import DamageFound
         from storage import offline
-        from storage.errors import DamageFound
         from storage.format.layout import Undecodable
 
         try:

@@ -38,7 +38,7 @@ def repair(
     Exits with 0 if all is well or can be repaired, with 3 if damage stays, with 31 or 32 if a start would refuse.
     """
     with expected_errors(json):
-        from storage.errors import DamageFound
+        from rawblockd.errors import DamageFound
         from storage.offline.repair import repair as repair_device
 
         report = repair_device(device, adopt_seq=adopt, write=write, accept_loss=accept_loss)

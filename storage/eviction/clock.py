@@ -20,10 +20,8 @@ class Clock(QueuedEviction):
     def queue_of(self, slot_class: int, access: int) -> int:
         return slot_class
 
-    def queue_of_many(
-        self, slot_classes: npt.NDArray[np.int64], access: npt.NDArray[np.uint8]
-    ) -> npt.NDArray[np.int64]:
-        return slot_classes
+    def queues_of(self, slot_class: int, access: npt.NDArray[np.uint8]) -> list[tuple[int, npt.NDArray[np.bool_]]]:
+        return [(slot_class, np.ones(len(access), dtype=np.bool_))]
 
     def on_store(self, row_id: int, row: Row) -> None:
         access = self.inherited(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,21 @@ from storage.eviction.queues import Queues
 from storage.eviction.weights import Weights
 from storage.format.row import FreeReason, Row, SlotState
 from storage.slot_table import SlotTable
+
+
+class _Numbers:
+    """Numbers that come in parts, in one piece of memory; it is reserved for all, and used as far as they come."""
+
+    def __init__(self, most: int) -> None:
+        self._all: npt.NDArray[np.uint64] = np.empty(most, dtype=np.uint64)
+        self._count = 0
+
+    def add(self, part: npt.NDArray[np.uint64]) -> None:
+        self._all[self._count : self._count + len(part)] = part
+        self._count += len(part)
+
+    def taken(self) -> npt.NDArray[np.uint64]:
+        return self._all[: self._count]
 
 
 class QueuedEviction(ABC):
@@ -34,23 +50,29 @@ class QueuedEviction(ABC):
         Seq and row id are sorted as one number, in a tenth of the time that an order of the seqs takes. For both to fit
         into it, entries older than some thousand billion mutations count as equally old.
         """
-        parts = list(self.table.slabs_lines())
-        rows = sum(len(part.lines) for part in parts)
-        keys, queues = np.empty(rows, dtype=np.uint64), np.empty(rows, dtype=np.uint8)  # used as far as they are set
         bits = len(self.table.lines).bit_length()
         oldest = max(0, int(self.table.page_seq.max()) - (1 << 64 - bits) + 1)
-        count = 0
+        parts = list(self.table.slabs_lines())
+        lines_of_class: Counter[int] = Counter()
         for part in parts:
-            live = part.row_ids(part.lines["state"] == SlotState.LIVE)
-            place = slice(count, count + len(live))
-            count += len(live)
-            access: npt.NDArray[np.uint8] = part.lines["access"][live - part.first] & np.uint8(READS | MAIN)
-            part.lines["access"][live - part.first] = access
-            ages = np.maximum(part.lines["seq"][live - part.first], oldest) - np.uint64(oldest)
-            keys[place] = ages << np.uint64(bits) | live.astype(np.uint64)
-            queues[place] = self.queue_of_many(np.full(len(live), part.slot_class), access)
-        for queue in np.flatnonzero(np.bincount(queues[:count], minlength=1)).tolist():
-            mine = keys[:count][queues[:count] == queue]
+            lines_of_class[part.slot_class] += len(part.lines)
+        numbers: dict[int, _Numbers] = {}
+        for part in parts:
+            lines = part.lines
+            live = (lines["state"] == SlotState.LIVE) & part.are_slots
+            access = lines["access"].copy()
+            odd = live & (access & np.uint8(0xFF ^ (READS | MAIN)) != 0)
+            if odd.any():
+                lines["access"][odd] &= np.uint8(READS | MAIN)
+            ages = np.maximum(lines["seq"], oldest) - np.uint64(oldest)
+            ages <<= np.uint64(bits)
+            ages |= np.arange(part.first, part.first + len(lines), dtype=np.uint64)
+            for queue, among in self.queues_of(part.slot_class, access):
+                if queue not in numbers:
+                    numbers[queue] = _Numbers(lines_of_class[part.slot_class])
+                numbers[queue].add(ages[live & among])
+        for queue in list(numbers):
+            mine = numbers.pop(queue).taken()
             mine.sort()
             mine &= np.uint64((1 << bits) - 1)
             self.queues.fill(queue, mine)
@@ -62,10 +84,8 @@ class QueuedEviction(ABC):
         """The queue of a live row."""
 
     @abstractmethod
-    def queue_of_many(
-        self, slot_classes: npt.NDArray[np.int64], access: npt.NDArray[np.uint8]
-    ) -> npt.NDArray[np.int64]:
-        """As ``queue_of``, of many rows."""
+    def queues_of(self, slot_class: int, access: npt.NDArray[np.uint8]) -> list[tuple[int, npt.NDArray[np.bool_]]]:
+        """As ``queue_of``, of many rows of a class: each of its queues, and which of the rows are in it."""
 
     @abstractmethod
     def on_store(self, row_id: int, row: Row) -> None:

@@ -16,7 +16,7 @@ from storage.buffers import prefer_huge_pages
 
 LINK_BYTES = 8
 """Memory per row: one link each way."""
-FILL_STEP = 1 << 18
+FILL_STEP = 1 << 16
 """Rows linked in one step: what a step needs beside the links stays within the processor's cache."""
 
 

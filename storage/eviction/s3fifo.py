@@ -46,11 +46,9 @@ class S3Fifo(QueuedEviction):
     def queue_of(self, slot_class: int, access: int) -> int:
         return 2 * slot_class + (1 if access & MAIN else 0)
 
-    def queue_of_many(
-        self, slot_classes: npt.NDArray[np.int64], access: npt.NDArray[np.uint8]
-    ) -> npt.NDArray[np.int64]:
-        queues: npt.NDArray[np.int64] = 2 * slot_classes + ((access & MAIN) > 0)
-        return queues
+    def queues_of(self, slot_class: int, access: npt.NDArray[np.uint8]) -> list[tuple[int, npt.NDArray[np.bool_]]]:
+        main: npt.NDArray[np.bool_] = (access & np.uint8(MAIN)) > 0
+        return [(2 * slot_class, ~main), (2 * slot_class + 1, main)]
 
     def returned(self, slot_class: int) -> int:
         return self._returned[slot_class]

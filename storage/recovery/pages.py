@@ -242,17 +242,17 @@ class PageLoader:
         table, per_page = self._index.table, self._lines_per_page
         assert copy.directory is not None
         begin, end = int(pages[0]) * per_page, (int(pages[-1]) + 1) * per_page
-        lines, row_ids, are_slots = table.lines[begin:end], np.arange(begin, end), table.are_slots(pages)
-        wrong = self._rules.misplaced(lines, row_ids).reshape(len(pages), per_page)
+        lines, are_slots = table.lines[begin:end].reshape(-1, per_page), table.are_slots(pages)
+        wrong = self._rules.misplaced_in(pages, lines)
         # No row of a page is later than the page.
-        wrong |= lines["seq"].reshape(len(pages), per_page) > copy.directory["seq"][pages][:, None]
+        wrong |= lines["seq"] > copy.directory["seq"][pages][:, None]
         size = self._index.geometry.block_bytes
         blocks = table.view[begin * LINE_BYTES : end * LINE_BYTES]
         hold = rows_hold(blocks, size, self._index.seed, are_slots.sum(axis=1))
         for position in np.flatnonzero(~hold & self._have[pages]).tolist():
-            wrong[position] |= self._rules.mistaken(lines[position * per_page : (position + 1) * per_page])
+            wrong[position] |= self._rules.mistaken(lines[position])
         wrong &= are_slots & self._have[pages][:, None]
-        for row_id in row_ids[wrong.reshape(-1)].tolist():
+        for row_id in (begin + np.flatnonzero(wrong)).tolist():
             page = row_id // per_page
             self._bad_lines.append(
                 BadLine(row_id, self._copies[0].copy, page, SkipReason.INVALID_ROW, table.raw(row_id))

@@ -30,16 +30,15 @@ from storage.format.record import (
     MAGIC,
     RECORD,
     RecordHeader,
-    pack_chunk_checksums,
-    payload_checksum,
     read_header,
 )
-from storage.format.row import FreeReason, QuarantineReason, Rows, SlotState, encode_row, fresh_rows
+from storage.format.row import FreeReason, QuarantineReason, Rows, SlotState, fresh_rows
 from storage.format.slab_header import decode_slab_header
 from storage.format.superblock import Superblock
 from storage.index import Index
 from storage.limits import HEADER_MAX_BYTES
 from storage.recovery.journal_scan import FoundJournal, JournalContent
+from storage.recovery.live_row import put_live_row
 from storage.recovery.pages import BadLine
 from storage.recovery.reading import SPAN_BYTES, BlockReader
 from storage.recovery.replay import REMOVES_KEY, CatalogueState, apply_rows, row_ids_of
@@ -231,19 +230,4 @@ class Rebuilder:
         return skipped
 
     def _put_live(self, row_id: int, header: RecordHeader, seq: int) -> None:
-        raw = encode_row(
-            self._index.seed,
-            state=SlotState.LIVE,
-            slot_class=header.slot_class,
-            slab=header.slab,
-            slot=header.slot,
-            seq=max(seq, int(self._index.table.slab_seq[header.slab])),
-            namespace_id=header.namespace_id,
-            write_id=header.write_id,
-            digest=header.digest,
-            payload_bytes=header.payload_bytes,
-            payload_checksum=payload_checksum(pack_chunk_checksums(header.chunk_checksums)),
-            expires_at=header.expires_at,
-            header_units=header.header_bytes // HEADER_UNIT_BYTES,
-        )
-        self._index.table.set_row(row_id, raw, max(seq, FIRST_SEQ))
+        put_live_row(self._index, row_id, header, header.slot_class, seq, max(seq, FIRST_SEQ))

@@ -23,11 +23,12 @@ import logging
 import time
 
 from storage.device.interface import BlockDevice
-from storage.errors import FormatUnsupported, InvalidRowsFound
+from storage.errors import FormatUnsupported
 from storage.format.layout import Undecodable
 from storage.format.superblock import writable
 from storage.limits import WRITE_ID_START_BITS
 from storage.recovery.copies import FoundCopy, copy_header
+from storage.recovery.errors import InvalidRowsFound
 from storage.recovery.history import nothing_known, read_history
 from storage.recovery.journal_scan import FoundJournal, JournalContent, find_chain
 from storage.recovery.reading import BlockReader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from storage.checkpoint import CopyState
+from storage.checkpoint.copy_state import CopyState
 from storage.events import History
 from storage.format.superblock import Superblock
 from storage.index import Index

@@ -25,6 +25,7 @@ from storage.format.row import Row, SlotState, decode_row, encode_row
 from storage.format.superblock import Superblock
 from storage.index import Index
 from storage.limits import HEADER_MAX_BYTES
+from storage.recovery.live_row import put_live_row
 from storage.recovery.pages import BadLine, BadPage
 from storage.recovery.reading import BlockReader
 from storage.recovery.report import RecoveryReport, RepairSource, SkipReason
@@ -36,7 +37,6 @@ class Settler:
         self._index = index
         self._superblock = superblock
         self._base_seq = base_seq
-        self._live_digests: dict[bytes, int] = {}
 
     def settle(self, pages: list[BadPage], wrong: set[int], report: RecoveryReport) -> list[BadLine]:
         """Settle all lines of the pages that the journal did not; returns those that must be skipped.
@@ -174,23 +174,8 @@ class Settler:
         table.set_row(row_id, raw, int(table.slab_seq[slab]))
 
     def _put_live(self, row_id: int, header: RecordHeader) -> None:
-        table = self._index.table
-        raw = encode_row(
-            self._index.seed,
-            state=SlotState.LIVE,
-            slot_class=int(table.slab_class[header.slab]),
-            slab=header.slab,
-            slot=header.slot,
-            seq=max(self._base_seq, int(table.slab_seq[header.slab])),
-            namespace_id=header.namespace_id,
-            write_id=header.write_id,
-            digest=header.digest,
-            payload_bytes=header.payload_bytes,
-            payload_checksum=payload_checksum(pack_chunk_checksums(header.chunk_checksums)),
-            expires_at=header.expires_at,
-            header_units=header.header_bytes // 64,
-        )
-        table.set_row(row_id, raw, self._base_seq)
+        slot_class = int(self._index.table.slab_class[header.slab])
+        put_live_row(self._index, row_id, header, slot_class, self._base_seq, self._base_seq)
 
     def _skip(self, row_id: int, bad: BadPage) -> BadLine:
         reason = SkipReason.HEADER_MISMATCH if self._line(bad, row_id) is not None else bad.reason

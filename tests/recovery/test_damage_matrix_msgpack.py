@@ -8,8 +8,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from storage.errors import EntryNotFound, InvalidRowsFound
+from storage.errors import EntryNotFound
 from storage.format.catalogue import NamespaceRecord, SlabRecord, encode_record
+from storage.recovery.errors import InvalidRowsFound
 from storage.recovery.report import RepairSource
 from storage.status import Reason
 from tests.recovery.checks import KEEP_ALL, check_start, fill, start

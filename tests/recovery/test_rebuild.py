@@ -242,7 +242,7 @@ async def test_d2_what_a_put_that_never_ended_left_does_not_come_back_after_a_sc
     await made.put(b"kept", 700)
     session = await made.engine.begin_put("n", b"ghost", 900)
     await session.write(payload_of(77, 900))
-    row_id = session._row_id
+    row_id = session.row_id
     offset = made.engine._index.table.slot_offset(row_id)
     made.engine._journal.unavailable = "for this test"
     with pytest.raises(JournalUnavailable):

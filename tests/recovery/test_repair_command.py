@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 import storage.offline.repair
 from rawblockd.command_line import build_application
 from rawblockd.command_line.output import CommandFailed
-from storage.errors import DeviceInUse, InvalidRowsFound, TooMuchSkipped
+from storage.errors import DeviceInUse
+from storage.recovery.errors import InvalidRowsFound, TooMuchSkipped
 from tests.recovery.checks import start
 from tests.recovery.expectations import Expected
 from tests.recovery.test_damage_matrix_pages import settled_before

@@ -166,7 +166,7 @@ async def test_r1_leftovers_of_puts_that_never_ended_are_made_void(world: World)
     rig = await start(world, world.victim())
     session = await rig.engine.begin_put("n", b"ghost", 900)
     await session.write(payload_of(1, 900))
-    row_id = session._row_id
+    row_id = session.row_id
     rig.engine._journal.unavailable = "for this test"
     with pytest.raises(JournalUnavailable):
         await session.commit()

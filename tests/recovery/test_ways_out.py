@@ -11,17 +11,10 @@ from unittest import mock
 import pytest
 
 from storage.device.counters import OpKind
-from storage.errors import (
-    AcknowledgeNothing,
-    DeviceFailed,
-    DeviceGone,
-    InvalidRowsFound,
-    ReadOnly,
-    TooMuchSkipped,
-    WriteFailed,
-)
+from storage.errors import AcknowledgeNothing, DeviceFailed, DeviceGone, ReadOnly, WriteFailed
 from storage.format.row import SlotState
 from storage.health import FAILURES_MAX
+from storage.recovery.errors import InvalidRowsFound, TooMuchSkipped
 from storage.recovery.report import SkipReason
 from storage.status import EngineState, Reason
 from tests.recovery.checks import (

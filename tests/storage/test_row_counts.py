@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from storage.format.geometry import plan
 from storage.format.row import SlotState
-from storage.row_counts import count_rows
+from storage.row_counts import DIRECT_MAX, count_rows
 from storage.slot_table import SlotTable
 
 GEOMETRY = plan(32 << 20)
-ROW = st.tuples(
-    st.sampled_from(SlotState), st.integers(1, 3), st.sampled_from([0, 100, 2**32 - 1]), st.sampled_from([0, 7])
-)
+NAMESPACES = st.integers(1, 3) | st.sampled_from([DIRECT_MAX, DIRECT_MAX + 1, 2**32 - 1])
+ROW = st.tuples(st.sampled_from(SlotState), NAMESPACES, st.sampled_from([0, 100, 2**32 - 1]), st.sampled_from([0, 7]))
 
 
 @settings(max_examples=50, deadline=None)

@@ -13,6 +13,7 @@ from tests.support.engines import PoisonedArena
 
 if __name__ == "__main__":
     with (
+        mock.patch("storage.buffers.BufferArena", PoisonedArena),
         mock.patch("storage.engine_life.BufferArena", PoisonedArena),
         mock.patch("storage.assembly.BufferArena", PoisonedArena),
     ):

@@ -11,7 +11,7 @@ from storage.announcing import Announcer
 from storage.batch_reads import BatchReads
 from storage.batch_writes import BatchWrites
 from storage.buffers import BufferArena
-from storage.checkpoint import Checkpointer
+from storage.checkpoint.checkpointer import Checkpointer
 from storage.commit import Commit
 from storage.compaction import Compactor
 from storage.counters import EngineCounters
@@ -23,7 +23,7 @@ from storage.examine import FreeSlotExaminer
 from storage.health import DeviceHealth
 from storage.holds import Holds
 from storage.identity import Identity
-from storage.imports import Imports
+from storage.imports.imports import Imports
 from storage.index import Index
 from storage.journal import GROUP_BYTES, Journal
 from storage.known_keys import KnownKeys
@@ -94,83 +94,55 @@ class Machine:
     event_keys: EventKeys
 
 
+@dataclass(frozen=True, slots=True)
+class _Core:
+    """What every other part leans on."""
+
+    index: Index
+    identity: Identity
+    internal: BufferArena
+    commit: Commit
+    journal: Journal
+    space: Space
+
+
 def assemble(recovered: Recovered, around: Surroundings) -> Machine:
     """Make the parts from what was recovered. Nothing runs yet, nothing is written."""
-    index = recovered.index
-    identity = Identity(recovered.superblock, recovered.position.start_count)
-    internal = BufferArena(INTERNAL_BUFFER_BYTES)
     later: list[Maintenance] = []
-    commit = Commit(index, around.counters, around.clock)
-    journal = _journal(recovered, around, internal, commit, lambda: later[0].journal_grew())
-    journal.step = around.step
-    commit.journal = journal
-    space = _space(around, index, commit, journal, identity, internal)
-    commit.give_back = space.give_back
-    commit.announce = _announcer(recovered, around).announce
-    read_path = ReadPath(
-        around.device,
-        index,
-        commit,
-        space,
-        around.arena,
-        identity,
-        around.counters,
-        around.health,
-        around.options.wait_timeout_seconds,
-        around.clock,
-    )
+    core = _core(recovered, around, lambda: later[0].journal_grew())
+    index, commit, journal, space = core.index, core.commit, core.journal, core.space
+    read_path = _read_path(core, around)
     namespaces = NamespaceChanges(index, commit)
+    write_path = _write_path(core, around, namespaces)
+    batch_writes = BatchWrites(write_path, commit)
     leases = Leases(index, space.let_go, time.monotonic)
     snapshots = Snapshots(index, lambda: journal.published_seq, space.let_go_all, around.clock, time.monotonic)
-    commit.quotas.may_go = space.may_go
-    space.will_be_held = snapshots.will_hold
-    space.wiped_rows = namespaces.rows_to_free
-    write_path = _write_path(around, index, commit, journal, space, identity, namespaces)
-    batch_writes = BatchWrites(write_path, commit)
-    imports = Imports(index, identity, namespaces, write_path, batch_writes, time.monotonic)
+    imports = Imports(index, core.identity, namespaces, write_path, batch_writes, around.clock, time.monotonic)
     holds = Holds(index, leases, snapshots, imports)
-    commit.quotas.holder = space.holder = holds.holder
-    space.held_in, space.held_slots = holds.in_slab, holds.slots_of_class
+    _tell_space_what_stays(core, holds, snapshots, namespaces)
     partial = PartialRecovery(recovered, index, commit, journal, around.clock)
     imports.keeps_strays = lambda: partial.unknown_loss
     if partial.unknown_loss:
-        wait = around.options.wait_timeout_seconds
-        examiner = FreeSlotExaminer(around.device, index, commit, internal, identity, wait, partial.found_free_slot)
-        space.examine, space.examine_slab = examiner.may_use, examiner.may_give
-    checkpointer = _checkpointer(recovered, around, journal, commit, space, internal)
-    scrubber = _scrubber(recovered, around, journal, checkpointer, read_path, internal, partial)
-    maintenance = Maintenance(
-        index,
-        commit,
-        journal,
-        space,
-        checkpointer,
-        Compactor(index, journal, commit, partial.records),
-        around.counters,
-        around.options,
-        around.clock,
-        lambda: around.health.self_test(around.device, index.geometry, internal),
-        scrubber,
-        namespaces,
-        holds,
-        frozen=lambda: partial.open,
-    )
+        _examine_free_slots(core, around, partial)
+    checkpointer = _checkpointer(recovered, around, core)
+    scrubber = _scrubber(recovered, around, core, checkpointer, read_path, partial)
+    maintenance = _maintenance(core, around, checkpointer, scrubber, namespaces, holds, partial)
     later.append(maintenance)
     return Machine(
         uuid=recovered.superblock.uuid,
         report=recovered.report,
         index=index,
-        identity=identity,
+        identity=core.identity,
         arena=around.arena,
-        internal=internal,
+        internal=core.internal,
         commit=commit,
         journal=journal,
         space=space,
         read_path=read_path,
         write_path=write_path,
-        batch_reads=BatchReads(read_path, around.device, index, commit, around.arena, identity),
+        batch_reads=BatchReads(read_path, around.device, index, commit, around.arena, core.identity),
         batch_writes=batch_writes,
-        entry_changes=EntryChanges(index, identity, commit, journal, read_path, write_path, around.counters),
+        entry_changes=EntryChanges(index, core.identity, commit, journal, read_path, write_path, around.counters),
         namespaces=namespaces,
         leases=leases,
         snapshots=snapshots,
@@ -183,8 +155,40 @@ def assemble(recovered: Recovered, around: Surroundings) -> Machine:
         health=around.health,
         clock=around.clock,
         started_monotonic=time.monotonic(),
-        event_keys=EventKeys(around.device, index, around.arena, identity, around.options.wait_timeout_seconds),
+        event_keys=EventKeys(around.device, index, around.arena, core.identity, around.options.wait_timeout_seconds),
     )
+
+
+def _core(recovered: Recovered, around: Surroundings, grew: Callable[[], None]) -> _Core:
+    index = recovered.index
+    identity = Identity(recovered.superblock, recovered.position.start_count)
+    internal = BufferArena(INTERNAL_BUFFER_BYTES)
+    commit = Commit(index, around.counters, around.clock)
+    journal = _journal(recovered, around, internal, commit, grew)
+    journal.step = around.step
+    commit.attach(journal)
+    space = _space(around, index, commit, journal, identity, internal)
+    commit.give_back = space.give_back
+    commit.announce = _announcer(recovered, around).announce
+    return _Core(index, identity, internal, commit, journal, space)
+
+
+def _tell_space_what_stays(core: _Core, holds: Holds, snapshots: Snapshots, namespaces: NamespaceChanges) -> None:
+    """Who looks for room asks what is held, what will be, and what is as good as free."""
+    quotas, space, evicting = core.commit.quotas, core.space, core.space.evicting
+    quotas.may_go = space.may_go
+    quotas.holder = space.holder = holds.holder
+    evicting.will_be_held, evicting.wiped_rows = snapshots.will_hold, namespaces.rows_to_free
+    evicting.held_in, evicting.held_slots = holds.in_slab, holds.slots_of_class
+
+
+def _examine_free_slots(core: _Core, around: Surroundings, partial: PartialRecovery) -> None:
+    """After a journal gap a free slot is handed out only once its header was looked at (R4)."""
+    wait = around.options.wait_timeout_seconds
+    examiner = FreeSlotExaminer(
+        around.device, core.index, core.commit, core.internal, core.identity, wait, partial.found_free_slot
+    )
+    core.space.examine, core.space.examine_slab = examiner.may_use, examiner.may_give
 
 
 def _announcer(recovered: Recovered, around: Surroundings) -> Announcer:
@@ -235,23 +239,30 @@ def _space(
     )
 
 
-def _write_path(
-    around: Surroundings,
-    index: Index,
-    commit: Commit,
-    journal: Journal,
-    space: Space,
-    identity: Identity,
-    namespaces: NamespaceChanges,
-) -> WritePath:
+def _read_path(core: _Core, around: Surroundings) -> ReadPath:
+    return ReadPath(
+        around.device,
+        core.index,
+        core.commit,
+        core.space,
+        around.arena,
+        core.identity,
+        around.counters,
+        around.health,
+        around.options.wait_timeout_seconds,
+        around.clock,
+    )
+
+
+def _write_path(core: _Core, around: Surroundings, namespaces: NamespaceChanges) -> WritePath:
     path = WritePath(
         around.device,
-        index,
-        commit,
-        journal,
-        space,
+        core.index,
+        core.commit,
+        core.journal,
+        core.space,
         around.arena,
-        identity,
+        core.identity,
         around.counters,
         around.clock,
         around.options.wait_timeout_seconds,
@@ -263,27 +274,20 @@ def _write_path(
     return path
 
 
-def _checkpointer(
-    recovered: Recovered,
-    around: Surroundings,
-    journal: Journal,
-    commit: Commit,
-    space: Space,
-    internal: BufferArena,
-) -> Checkpointer:
+def _checkpointer(recovered: Recovered, around: Surroundings, core: _Core) -> Checkpointer:
     return Checkpointer(
         device=around.device,
-        index=recovered.index,
-        journal=journal,
-        arena=internal,
+        index=core.index,
+        journal=core.journal,
+        arena=core.internal,
         uuid=recovered.superblock.uuid,
         counters=around.counters,
         clock=around.clock,
         copies=recovered.copies,
         number=recovered.number,
         wait_timeout_seconds=around.options.wait_timeout_seconds,
-        renewal=commit.renewal,
-        settle=space.settle_and_look,
+        renewal=core.commit.renewal,
+        settle=core.space.settle_and_look,
         step=around.step,
     )
 
@@ -291,21 +295,47 @@ def _checkpointer(
 def _scrubber(
     recovered: Recovered,
     around: Surroundings,
-    journal: Journal,
+    core: _Core,
     checkpointer: Checkpointer,
     read_path: ReadPath,
-    internal: BufferArena,
     partial: PartialRecovery,
 ) -> Scrubber:
     return Scrubber(
         around.device,
-        recovered.index,
-        journal,
+        core.index,
+        core.journal,
         checkpointer,
         read_path,
-        internal,
+        core.internal,
         dataclasses.replace(recovered.superblock, start_count=recovered.position.start_count),
         bytes_per_second=around.options.scrub_bytes_per_second or SCRUB_UNLIMITED_BYTES,
         clock=around.clock,
+        frozen=lambda: partial.open,
+    )
+
+
+def _maintenance(
+    core: _Core,
+    around: Surroundings,
+    checkpointer: Checkpointer,
+    scrubber: Scrubber,
+    namespaces: NamespaceChanges,
+    holds: Holds,
+    partial: PartialRecovery,
+) -> Maintenance:
+    return Maintenance(
+        core.index,
+        core.commit,
+        core.journal,
+        core.space,
+        checkpointer,
+        Compactor(core.index, core.journal, core.commit, partial.records),
+        around.counters,
+        around.options,
+        around.clock,
+        lambda: around.health.self_test(around.device, core.index.geometry, core.internal),
+        scrubber,
+        namespaces,
+        holds,
         frozen=lambda: partial.open,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.imports import Imports
+from storage.imports.imports import Imports
 from storage.index import Index
 from storage.leases import Leases
 from storage.snapshots import Snapshots

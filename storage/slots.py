@@ -350,6 +350,10 @@ class Slots:
     def free_count(self, slot_class: int) -> int:
         return len(self._free[slot_class])
 
+    def total(self, slot_class: int) -> int:
+        """Slots of the class, whatever is in them."""
+        return self.slabs_of_class[slot_class] * self._table.geometry.slots_per_slab(slot_class)
+
     def free_total(self, slot_class: int) -> int:
         """As ``free_count``, with the free slots of slabs on their way to another class."""
         count = len(self._free[slot_class])
@@ -366,12 +370,6 @@ class Slots:
     def draining(self) -> list[int]:
         """Slabs that become spare once they are empty."""
         return sorted(self._draining)
-
-    def free_row_ids(self, slot_class: int) -> list[int]:
-        return self._free[slot_class].tolist()
-
-    def limbo_row_ids(self) -> list[int]:
-        return list(self._limbo_ids)
 
     @property
     def awaits_flush(self) -> bool:

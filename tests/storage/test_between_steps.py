@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from unittest import mock
 
@@ -25,9 +26,9 @@ async def rig() -> AsyncIterator[Rig]:
     with (
         short_journal(),
         mock.patch("storage.namespace_changes.FREED_AT_ONCE", AT_ONCE),
-        mock.patch("storage.space.UNITS_AT_ONCE", AT_ONCE),
+        mock.patch("storage.evicting.UNITS_AT_ONCE", AT_ONCE),
         mock.patch("storage.snapshot_cut.PAGES_AT_ONCE", 1),
-        mock.patch("storage.space.SETTLED_AT_ONCE", 2 * AT_ONCE),
+        mock.patch("storage.settling.SETTLED_AT_ONCE", 2 * AT_ONCE),
         mock.patch("storage.entry_changes.ROWS_CHANGED_AT_ONCE", AT_ONCE),
         mock.patch("storage.partial.UNITS_AT_ONCE", 2),
     ):
@@ -47,10 +48,11 @@ def _live(engine: Engine) -> list[int]:
 
 async def test_d2_freeing_what_a_wipe_left_spares_slots_that_others_got_meanwhile(rig: Rig) -> None:
     engine = rig.engine
-    found = _live(engine)
+    evicting = engine._space.evicting
+    found = evicting._as_they_are(_live(engine))
     await put(engine, b"first", b"v", namespace="m")
     await engine.wipe_namespace("n")
-    await wait_all(engine._space._free_all(found[-60:], FreeReason.WIPED))  # as an eviction does that runs beside it
+    await wait_all(evicting._free_all(found[-60:], FreeReason.WIPED))  # as an eviction does that runs beside it
     await engine.flush()
     values = {b"new %d" % number: payload_of(number, 70) for number in range(60)}
     await asyncio.gather(*(put(engine, key, value, namespace="m") for key, value in values.items()))
@@ -58,30 +60,59 @@ async def test_d2_freeing_what_a_wipe_left_spares_slots_that_others_got_meanwhil
     await until(lambda: engine._parts.namespaces._freeing is None)
     assert {key: await peek(engine, key, namespace="m") for key in values} == values
     # The same from a list that an eviction made before.
-    assert not engine._space._free_all(found, FreeReason.WIPED)
+    assert not evicting._free_all(found, FreeReason.WIPED)
     assert engine.namespace("m").entries == 61
     check_accounts(engine)
 
 
+@asynccontextmanager
+async def _evicting_all(engine: Engine) -> AsyncIterator[None]:
+    """All entries were chosen as victims, in their order, and the first of them are gone; then the rest goes."""
+    evicting = engine._space.evicting
+    with (
+        mock.patch.object(evicting, "reserve", return_value=10_000),
+        mock.patch.object(evicting, "_takeable", return_value=[]),
+        mock.patch.object(evicting._eviction, "victims", return_value=_live(engine)),
+    ):
+        task = asyncio.create_task(evicting.evict(0))
+        await until(lambda: engine.namespace("n").entries < 300)
+        yield
+        assert not task.done()
+        await task
+
+
 async def test_l3_what_is_leased_after_it_was_chosen_is_no_victim(rig: Rig) -> None:
     engine = rig.engine
-    space = engine._space
-    found = _live(engine)
-    with (
-        mock.patch.object(space, "_reserve", return_value=10_000),
-        mock.patch.object(space, "_takeable", return_value=[]),
-        mock.patch.object(space._eviction, "victims", return_value=found),
-    ):
-        evicting = asyncio.create_task(space._evict(0))
-        await until(lambda: engine.namespace("n").entries < 300)
-        keys = [b"key %d" % number for number in range(200, 300)]
+    keys = [b"key %d" % number for number in range(200, 300)]
+    async with _evicting_all(engine):
         lease = engine.lease("n", keys, ttl_seconds=60)
         assert all(lease.held)
-        assert not evicting.done()
-        await evicting
     assert [await peek(engine, key) for key in keys] == [payload_of(number, 50) for number in range(200, 300)]
     assert engine.namespace("n").entries == 100
     engine.release(lease.lease.lease_id)
+    check_accounts(engine)
+
+
+async def test_what_changed_after_it_was_chosen_is_no_victim(rig: Rig) -> None:
+    """An eviction frees the rows it chose, not what was put into their slots since, nor an entry with a new expiry."""
+    engine = rig.engine
+    index = engine._index
+    values = {b"new %d" % number: payload_of(number, 60) for number in range(60)}
+    chosen = set(_live(engine))
+    with mock.patch("storage.evicting.UNITS_AT_ONCE", 1):
+        async with _evicting_all(engine):
+            await asyncio.gather(*(engine.delete("n", b"key %d" % number) for number in range(240, 300)))
+            await engine.flush()
+            await asyncio.gather(*(put(engine, key, value, namespace="m") for key, value in values.items()))
+            await engine.touch("n", b"key 239", expires_at=2_000_000_000)
+            now = {
+                index.keys.find(engine._identity.digest(index.namespaces.by_name["m"].namespace_id, key))
+                for key in values
+            }
+    assert now <= chosen
+    assert {key: await peek(engine, key, namespace="m") for key in values} == values
+    assert await peek(engine, b"key 239") == payload_of(239, 50)
+    assert engine.namespace("n").entries == 1
     check_accounts(engine)
 
 
@@ -103,7 +134,7 @@ async def test_l1_snapshots_that_end_faster_than_they_let_go_are_bounded(rig: Ri
     engine = rig.engine
     slots = engine._index.slots
     refused = 0
-    with mock.patch("storage.space.SETTLED_AT_ONCE", 0):
+    with mock.patch("storage.settling.SETTLED_AT_ONCE", 0):
         for _ in range(12):
             try:
                 view = await engine.take_snapshot("n", ttl_seconds=60)
@@ -113,7 +144,7 @@ async def test_l1_snapshots_that_end_faster_than_they_let_go_are_bounded(rig: Ri
                 engine.end_snapshot(view.snapshot_id)
     assert (refused, slots.holders_leaving) == (4, 8)
     engine._space.settle()
-    await until(lambda: engine._space._settling is None)
+    await until(lambda: engine._space.settling._rest is None)
     assert not slots.held_in_slab.any()
     view = await engine.take_snapshot("n", ttl_seconds=60)
     assert view.entries == 300

@@ -9,9 +9,10 @@ from unittest import mock
 
 import pytest
 
-from storage import space
 from storage.device.counters import OpKind
 from storage.errors import Busy, EntryUnreadable, NamespacesFull
+from storage.evicting import Evicting
+from storage.space import LOOK_AGAIN_SECONDS
 from tests.storage.test_partial import JOURNAL_BLOCKS, damaged
 from tests.support.damage import GARBAGE
 from tests.support.engines import (
@@ -117,16 +118,16 @@ async def test_l3_a_put_that_waits_for_held_slots_does_not_spin() -> None:
     await engine.flush()
     readers = [await engine.open_read("n", b"k%d" % number) for number in range(count)]
     looks = 0
-    evict = space.Space._evict
+    evict = Evicting.evict
 
-    async def counted(self: space.Space, slot_class: int) -> int:
+    async def counted(self: Evicting, slot_class: int) -> int:
         nonlocal looks
         looks += 1
         return await evict(self, slot_class)
 
-    with mock.patch.object(space.Space, "_evict", counted), pytest.raises(Busy):
+    with mock.patch.object(Evicting, "evict", counted), pytest.raises(Busy):
         await put(engine, b"new", b"v")
-    bound = OPTIONS.wait_timeout_seconds / space.LOOK_AGAIN_SECONDS
+    bound = OPTIONS.wait_timeout_seconds / LOOK_AGAIN_SECONDS
     assert looks <= 2 * bound + 5
     for reader in readers:
         reader.close()

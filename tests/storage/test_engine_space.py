@@ -193,8 +193,8 @@ async def test_a_reserve_is_a_part_of_what_the_class_has_now(rig: Rig) -> None:
     """A class that had to wait when it had more slabs does not evict all that it has left."""
     room = room_of(rig)
     await fill(rig, 0, room)
-    rig.engine._space._ahead[0] = room
-    evicted = await rig.engine._space._evict(0)
+    rig.engine._space.evicting.ahead[0] = room
+    evicted = await rig.engine._space.evicting.evict(0)
     assert 0 < evicted <= room // 8
     newest = range(room - room // 2, room)
     assert [n for n in newest if await peek(rig.engine, b"fill %d" % n) is None] == []

@@ -236,7 +236,7 @@ async def test_l2_ending_a_large_snapshot_leaves_others_their_turn(rig: Rig) -> 
     await engine.wipe_namespace("n")
     await until(lambda: not engine._index.namespaces.dying)
     await engine.flush()
-    with mock.patch("storage.space.SETTLED_AT_ONCE", 16):
+    with mock.patch("storage.settling.SETTLED_AT_ONCE", 16):
         engine.end_snapshot(view.snapshot_id)
         assert engine.status().capacity.slots.limbo == 44
         await until(lambda: engine.status().capacity.slots.limbo == 0)

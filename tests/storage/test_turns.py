@@ -43,16 +43,16 @@ LIMITS = {
     "storage.namespace_changes.PAGES_AT_ONCE": 1,
     "storage.namespace_changes.FREED_AT_ONCE": AT_ONCE,
     "storage.expiry.UNITS_AT_ONCE": AT_ONCE,
-    "storage.space.UNITS_AT_ONCE": AT_ONCE,
-    "storage.space.SETTLED_AT_ONCE": AT_ONCE,
+    "storage.evicting.UNITS_AT_ONCE": AT_ONCE,
+    "storage.settling.SETTLED_AT_ONCE": AT_ONCE,
     "storage.quotas.TRIM_ENTRIES": AT_ONCE,
     "storage.entry_changes.ROWS_CHANGED_AT_ONCE": AT_ONCE,
     "storage.compaction.UNITS_AT_ONCE": 1,
     "storage.journal.PUBLISHED_AT_ONCE": 1,
     "storage.leases.LET_GO_AT_ONCE": AT_ONCE,
-    "storage.checkpoint.WRITE_BYTES": 4096,
-    "storage.checkpoint.PAUSE_SECONDS": 0.0,
-    "storage.checkpoint.LOOKED_AT_ONCE": AT_ONCE,
+    "storage.checkpoint.writing.WRITE_BYTES": 4096,
+    "storage.checkpoint.writing.PAUSE_SECONDS": 0.0,
+    "storage.checkpoint.tail.LOOKED_AT_ONCE": AT_ONCE,
     "storage.listing.BUCKETS_AT_ONCE": 64,
 }
 
@@ -206,7 +206,7 @@ async def test_l2_no_step_grows_with_the_number_of_entries(rig: Rig, work: Calla
         await asyncio.sleep(0)
         await work(rig.engine)
         await rig.engine.flush()
-        await until(lambda: rig.engine._space._settling is None)
+        await until(lambda: rig.engine._space.settling._rest is None)
     assert meter.most.get("pages", 0) <= 2
     assert meter.most.get("joined", 0) <= AT_ONCE
     # A block of the journal is published as a whole, and one more row may come with each step.
@@ -315,7 +315,7 @@ async def test_l3_a_snapshot_is_one_moment_though_it_is_taken_in_steps(rig: Rig,
             engine.end_snapshot(view.snapshot_id)
     await writers.end()
     await engine.flush()
-    await until(lambda: engine._space._settling is None)
+    await until(lambda: engine._space.settling._rest is None)
     assert not engine._index.slots.held_in_slab.any()
     assert not engine._index.before_change
     check_accounts(engine)
@@ -334,7 +334,7 @@ async def test_l3_a_snapshot_whose_caller_leaves_between_the_steps_holds_nothing
         if not taking.cancelled():
             engine.end_snapshot(taking.result().snapshot_id)
     await engine.flush()
-    await until(lambda: engine._space._settling is None)
+    await until(lambda: engine._space.settling._rest is None)
     assert not engine.snapshots()
     assert not engine._index.before_change
     assert not engine._index.slots.held_in_slab.any()

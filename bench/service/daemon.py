@@ -52,16 +52,33 @@ class Daemon(Server):
         return f"127.0.0.1:{self.port}"
 
     def requests(self, work: Work, keys: int) -> Requests:
-        space = f"/v1/kv/values-{work.size}"
+        space = f"/v1/kv/{_namespace(work.size)}"
         if work.operation in ("mget", "mput"):
             return requests_file(self.folder, work, keys, space)
         query = f"?durability={work.durability}" if work.durability else ""
         return http_requests(work, keys, space + "/{key}", host=self.address, query=query)
 
+    def fill(self, size: int, wanted: int) -> None:
+        """As of any server; values of other sizes are forgotten, or it might have to evict for these."""
+        if others := [other for other in self._filled if other != size]:
+            for other in others:
+                self.call("DELETE", f"/v1/namespaces/{_namespace(other)}")
+                del self._filled[other]
+            self._wait_for_free_slots()
+        super().fill(size, wanted)
+
+    def _wait_for_free_slots(self) -> None:
+        """Until what was wiped is free: that takes its time, in the background."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while self.status()["capacity"]["slots"]["limbo"]:
+            if time.monotonic() > deadline:
+                raise ServerFailed("what was wiped has not become free")
+            time.sleep(0.1)
+
     def verify_batch(self, work: Work, keys: int) -> None:
         """Each key of a batch is a hit, and its value has the right size. Raises ``LoadFailed``."""
         names = [b"%08x" % (number % keys) for number in range(work.values)]
-        target = f"/v1/kv/values-{work.size}:mget"
+        target = f"/v1/kv/{_namespace(work.size)}:mget"
         answer = self.call("POST", target, msgpack.packb({"keys": names}), kind="application/msgpack")
         unpacker = msgpack.Unpacker(max_buffer_size=0)
         unpacker.feed(answer)
@@ -120,3 +137,8 @@ class Daemon(Server):
         )
         if done.returncode:
             raise ServerFailed(f"rawblockd {' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}")
+
+
+def _namespace(size: int) -> str:
+    """Where the values of a size are."""
+    return f"values-{size}"

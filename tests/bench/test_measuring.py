@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from bench.service.daemon import Daemon
 from bench.service.fio import Fio
 from bench.service.generator.running import LoadFailed, Requests
 from bench.service.measuring import Contenders, measure
@@ -77,6 +79,23 @@ class FakeFio(Fio):
         return Figures(2, 2, 2, 2, 2)
 
 
+class FakeDaemon(Daemon):
+    """What was wiped becomes free at the third look."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self._filled: dict[int, int] = {}
+        self._limbo = [8, 3, 0]
+
+    def call(self, method: str, target: str, body: bytes | None = None, *, kind: str = "application/json") -> bytes:
+        self.calls.append(f"{method} {target}")
+        status = {"capacity": {"slots": {"limbo": self._limbo.pop(0)}}} if target == "/v1/status" else {}
+        return json.dumps(status).encode()
+
+    def _run(self, work: Work, keys: int, *options: str) -> None:
+        self.calls.append(f"{work.operation} {work.size}")
+
+
 def turns(*, failures: int = 0, peer_failures: int = 0, problems: list[str] | None = None) -> list[str]:
     calls: list[str] = []
     others: dict[str, FakeServer] = {}
@@ -136,3 +155,12 @@ def test_a_server_that_ends_by_itself_is_told_of(tmp_path: Path) -> None:
     process = ServerProcess("talker", ["sh", "-c", "echo no such luck; exit 3"], tmp_path)
     with pytest.raises(ServerFailed, match="talker ended with 3: no such luck"):
         process.wait_for_port(1)
+
+
+def test_the_daemon_forgets_other_sizes_before_it_is_filled() -> None:
+    """Else a series might evict what another one, or itself, was filled with."""
+    daemon = FakeDaemon()
+    for size in (4096, 65536, 65536):
+        daemon.fill(size, 8)
+    wiping = ["DELETE /v1/namespaces/values-4096", *["GET /v1/status"] * 3]
+    assert daemon.calls == ["put 4096", "get 4096", *wiping, "put 65536", "get 65536"]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from api.batch.fields import is_unicode
+from api.errors import PartNotFound
 from api.headers import line
 from storage.entries import EntryInfo
-from storage.errors import ParameterInvalid, PartNotFound, PartsInvalid
+from storage.errors import ParameterInvalid, PartsInvalid
 from storage.format.parts import PARTS_MAX, Part, bounds
 
 PARTS_FIELD = b"rawblockd-parts"
@@ -74,7 +74,7 @@ def select_parts(info: EntryInfo, names: Sequence[str]) -> tuple[EntryInfo, list
     places = [find_part(info, name) for name in names]
     by_name = {part.name: part for part in info.parts}
     size_bytes = sum(stop - start for start, stop in places)
-    return replace(info, payload_bytes=size_bytes, parts=tuple(by_name[name] for name in names)), places
+    return info._replace(payload_bytes=size_bytes, parts=tuple(by_name[name] for name in names)), places
 
 
 # -- batches ------------------------------------------------------------------------------------------------------

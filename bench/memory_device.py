@@ -6,6 +6,7 @@ import asyncio
 import mmap
 
 from storage.device.counters import IoCounters, OpKind
+from storage.device.direct_read import DirectRead, DirectWrite, by_future
 from storage.device.operations import IoFuture
 from storage.device.read_batch import ReadBatch, Reads, read_each
 
@@ -47,6 +48,12 @@ class MemoryDevice:
 
     def read_many(self, reads: Reads) -> ReadBatch:
         return read_each(self, reads)
+
+    def begin_read(self, read: DirectRead) -> None:
+        by_future(self, read)
+
+    def begin_write(self, write: DirectWrite) -> None:
+        by_future(self, write)
 
     def write(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         self.write_now(offset_bytes, buffer)

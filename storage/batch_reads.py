@@ -17,6 +17,7 @@ from storage.commit import Commit
 from storage.device.interface import BlockDevice
 from storage.device.read_batch import ReadBatch
 from storage.entries import EntrySketch
+from storage.entry_reader import EntryReader, close_all
 from storage.errors import Busy, KeyInvalid, LeaseNotFound, RawblockdError
 from storage.format.layout import Undecodable, round_up
 from storage.identity import Identity
@@ -24,7 +25,7 @@ from storage.index import Index
 from storage.keys import check_key
 from storage.leases import Held
 from storage.namespace_settings import NamespaceSettings
-from storage.read_path import EntryReader, ReadPath, close_all
+from storage.read_path import ReadPath
 
 WINDOW_READS = 64
 WINDOW_BYTES = 4 << 20
@@ -38,13 +39,30 @@ class _Window:
     """Reads under way, of consecutive keys. It owns slots and memory of those that were not taken yet; those that were
     are their readers', which release their part of the memory here."""
 
-    __slots__ = ("batch", "buffers", "held", "leased", "left", "needy", "plain", "records", "settings", "taken")
+    __slots__ = (
+        "batch",
+        "buffers",
+        "held",
+        "leased",
+        "left",
+        "namespace",
+        "needy",
+        "plain",
+        "records",
+        "settings",
+        "taken",
+    )
 
     def __init__(
-        self, held: list[Held | None], settings: NamespaceSettings | None = None, leased: Sequence[Held | None] = ()
+        self,
+        held: list[Held | None],
+        namespace: str = "",
+        settings: NamespaceSettings | None = None,
+        leased: Sequence[Held | None] = (),
     ) -> None:
         self.held = held
         """The row of each key, None where the ordinary read is to be made."""
+        self.namespace = namespace
         self.settings = settings
         """Of the keys' namespace, if the reads of those that no lease holds count for their expiry."""
         self.leased = leased
@@ -132,14 +150,14 @@ class BatchReads:
             if known is None:
                 return _Window(nothing)
             if leased is None:
-                return _Window(self._find_all(known.namespace_id, wanted), known.settings)
+                return _Window(self._find_all(known.namespace_id, wanted), namespace, known.settings)
             try:
                 of_lease = list(map(leased, wanted))
             except LeaseNotFound:  # it ended meanwhile: the keys' own reads say so
                 return _Window(nothing)
             found = nothing if all(of_lease) else self._find_all(known.namespace_id, wanted)
             held = [one or other for one, other in zip(of_lease, found, strict=True)]
-            return _Window(held, known.settings, of_lease)
+            return _Window(held, namespace, known.settings, of_lease)
 
         def read(position: int) -> Awaitable[EntryReader]:
             key = keys[position]
@@ -254,14 +272,14 @@ class BatchReads:
         window.taken += 1
         row_id, row = window.plain[index]
         record = window.records[index]
-        header = None
+        head = None
         assert window.batch is not None
         try:
             if index not in window.batch.failures:
-                header = self._path.verified(record, row, key)
+                head = self._path.verified(record, row, key, window.namespace)
         except Undecodable:
             pass  # the key's own read decides what to make of it
-        if header is None:
+        if head is None:
             window.release()
             self._path.let_go(row_id)
             return None
@@ -270,7 +288,7 @@ class BatchReads:
         settings = window.settings
         if settings is not None and settings.sliding_ttl and not (window.leased and window.leased[place]):
             self._path.slide(settings, row)
-        return EntryReader(self._path, row_id, row, header, record, window)
+        return EntryReader(self._path, row_id, row, head, record, window)
 
     # -- windows --------------------------------------------------------------------------------------------------
 

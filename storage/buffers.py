@@ -20,6 +20,8 @@ from collections import deque
 from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
+
 from storage.errors import Busy
 
 PAGE_BYTES: Final = 4096
@@ -39,7 +41,7 @@ _ORDERS: Final = [more.bit_length() for more in range(HUGE_PAGE_BYTES // PAGE_BY
 class Buffer:
     """One piece of the arena, between acquire and release. It may contain old bytes (B2: zero what isn't filled)."""
 
-    __slots__ = ("_arena", "_holds", "_offset", "_order", "_released", "size_bytes", "view")
+    __slots__ = ("_arena", "_holds", "_offset", "_order", "_released", "view")
 
     def __init__(self, arena: BufferArena, offset: int, order: int, view: memoryview) -> None:
         self._arena = arena
@@ -47,9 +49,12 @@ class Buffer:
         self._order = order
         self._holds = 0
         self._released = False
-        self.size_bytes = PAGE_BYTES << order
         self.view = view
         """Exactly ``size_bytes``, page aligned, writable; empty after ``release``."""
+
+    @property
+    def size_bytes(self) -> int:
+        return PAGE_BYTES << self._order
 
     def hold_for(self, io: asyncio.Future[Any]) -> None:
         """Keep the piece out of the arena until ``io`` is done, whenever ``release`` is called. On the loop's thread.
@@ -300,7 +305,8 @@ def _map_huge(size_bytes: int) -> tuple[mmap.mmap, memoryview]:
     prefer_huge_pages(mapping)
     start = -_address_of(mapping) % HUGE_PAGE_BYTES
     view = memoryview(mapping)[start : start + size_bytes]
-    view[::PAGE_BYTES] = bytes(size_bytes // PAGE_BYTES)
+    # By numpy, which lets other threads run meanwhile: the kernel takes up to 0.3 s of processor time for 256 MiB.
+    np.frombuffer(view, dtype=np.uint8)[::PAGE_BYTES] = 0
     return mapping, view
 
 

@@ -7,16 +7,16 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
 from storage.engine_life import EngineLife
+from storage.entry_reader import EntryReader
 from storage.errors import (
     NamespaceNotFound,
     RawblockdError,
 )
 from storage.format.row import Row
-from storage.import_session import Difference, ImportPolicy, ImportResult, ImportView
-from storage.imports import Upload
+from storage.imports.session import Difference, ImportPolicy, ImportResult, ImportView
+from storage.imports.upload import Upload
 from storage.leases import Held, LeaseResult, LeaseView
 from storage.namespaces import check_name
-from storage.read_path import EntryReader
 from storage.snapshots import SnapshotView
 
 EXPORT_STEP = 512

@@ -6,7 +6,9 @@ An entry's identity to the outside is its write id (the ETag).
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from storage.format.parts import Part
 
@@ -22,11 +24,10 @@ class Durability(enum.StrEnum):
     """As journal, and a device flush followed: survives power loss."""
 
 
-@dataclass(slots=True)
-class EntryInfo:
+class EntryInfo(NamedTuple):
     """A live entry as stored. Times are seconds since 1970; ``expires_at`` is 0 for never.
 
-    Never changed once made; not frozen, because one is made for every read, at a third of the time.
+    A tuple, because one is made for every read.
     """
 
     namespace: str
@@ -65,6 +66,17 @@ class Conditions:
 
 
 UNCONDITIONAL = Conditions()
+
+
+class PutTerms(NamedTuple):
+    """What a put says of its value, besides key and size. ``expires_at`` is 0 for never."""
+
+    content_type: str = ""
+    metadata: tuple[tuple[str, str], ...] = ()
+    expires_at: int = 0
+    parts: Sequence[Part] = ()
+    durability: Durability = Durability.JOURNAL
+    conditions: Conditions = UNCONDITIONAL
 
 
 @dataclass(slots=True)

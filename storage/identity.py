@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage.errors import Unavailable
-from storage.format.checksums import key_digest, key_digests
+from storage.format.checksums import header_hash, key_digest, key_digests
 from storage.format.superblock import Superblock
 from storage.limits import WRITE_ID_COUNTER_BITS, WRITE_ID_START_BITS
 
@@ -17,6 +17,8 @@ class Identity:
         assert 0 < start_count < 1 << WRITE_ID_START_BITS
         self.uuid = superblock.uuid
         self.secret = superblock.secret
+        self.fresh_header_hash = header_hash(superblock.secret)
+        """Starts a keyed sum of a record header."""
         self.start_count = start_count
         self._next = start_count << WRITE_ID_COUNTER_BITS | 1
         self._end = (start_count + 1) << WRITE_ID_COUNTER_BITS

@@ -204,9 +204,6 @@ class Leases:
             raise LeaseNotFound
         return lease.namespace_id
 
-    def is_leased(self, row_id: int) -> bool:
-        return row_id in self._counts
-
     def in_slab(self, slab: int) -> bool:
         """Whether a slot of the slab is leased."""
         return slab in self._slabs

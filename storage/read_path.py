@@ -10,28 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable
 
 from storage.buffers import HUGE_PAGE_BYTES, Buffer, BufferArena
 from storage.commit import Commit
 from storage.counters import EngineCounters
 from storage.device.interface import BlockDevice
-from storage.entries import Conditions, EntryInfo
+from storage.entries import EntryInfo
+from storage.entry_reader import EntryReader
 from storage.errors import (
     Busy,
     EntryCorrupt,
     EntryNotFound,
     EntryUnreadable,
-    PreconditionFailed,
     ReadFailed,
     Unavailable,
 )
 from storage.eviction.interface import ACCESS_MAX
 from storage.format.layout import Undecodable, round_up
-from storage.format.record import RecordHeader
-from storage.format.row import FreeReason, QuarantineReason, Row
+from storage.format.row import HEADER_UNIT_BYTES, FreeReason, QuarantineReason, Row
 from storage.health import DeviceHealth
 from storage.identity import Identity
 from storage.index import Index
@@ -39,14 +36,14 @@ from storage.keys import check_key
 from storage.leases import Held
 from storage.limits import CHUNK_BYTES, TRANSFER_MAX_BYTES
 from storage.namespace_settings import NamespaceSettings
-from storage.namespaces import check_name
+from storage.namespaces import Namespace, check_name
+from storage.sliding import slide
 from storage.space import Space
-from storage.verify import verified_header, verify_chunks
+from storage.verify import RecordHead, verified_head, verify_chunks
+from storage.whole_read import WholeRead
 
 log = logging.getLogger("rawblockd.storage")
 
-SLIDE_STEPS = 16
-"""A sliding expiry moves in steps of so much of its TTL: a key read without pause costs 16 rows a TTL."""
 READ_MAX_BYTES = HUGE_PAGE_BYTES
 """Largest single read: a value of 1 MiB and its header take one read of 1028 KiB. With reads of up to 1 MiB they took
 three: header, 960 KiB and the rest."""
@@ -54,158 +51,6 @@ READS_MIN = 8
 """Where the memory for I/O doesn't hold so many, a read takes at most ``TRANSFER_MAX_BYTES``."""
 READ_ATTEMPTS = 2
 """A read that fails or does not verify is made once more: a transfer error is not yet damage (R7)."""
-
-
-class Memory(Protocol):
-    """What a record that was read whole lies in."""
-
-    def release(self) -> None:
-        """The reader of that record needs it no more. Idempotence isn't asked for."""
-
-
-class EntryReader:
-    """One read of one entry. ``close`` must be called; pieces are valid until the next one is asked for."""
-
-    __slots__ = (
-        "_ahead",
-        "_has_first",
-        "_header",
-        "_held",
-        "_kept",
-        "_late",
-        "_memory",
-        "_path",
-        "_record",
-        "_row",
-        "_row_id",
-        "info",
-    )
-
-    def __init__(
-        self,
-        path: ReadPath,
-        row_id: int,
-        row: Row,
-        header: RecordHeader,
-        record: memoryview | None = None,
-        memory: Memory | None = None,
-        first: tuple[Buffer, asyncio.Future[None]] | None = None,
-    ) -> None:
-        """``record`` is the whole of it, verified, in ``memory``. Else ``pieces`` reads it, all but the ``first`` piece
-        if that is given."""
-        self._path = path
-        self._row_id = row_id
-        self._row = row
-        self._header = header
-        self._record = record
-        self._memory = memory
-        self._held = True
-        self._kept = False
-        self._ahead = [first] if first is not None else []
-        self._has_first = first is not None
-        self._late: list[asyncio.Future[None]] = []
-        """Reads that nobody waits for any more, and the device is not done with."""
-        known = header.map
-        self.info = EntryInfo(
-            known.namespace,
-            known.key,
-            row.write_id,
-            row.payload_bytes,
-            known.stored_ms / 1000,
-            row.expires_at,
-            known.content_type,
-            known.metadata,
-            known.parts,
-        )
-
-    def whole(self, start_byte: int, stop_byte: int) -> memoryview | None:
-        """The verified bytes from ``start_byte`` to ``stop_byte`` at once, if the record was read whole; else None, and
-        ``pieces`` reads them. Valid until ``close``."""
-        record = self._record
-        if record is None:
-            return None
-        base = self._header.header_bytes
-        return record[base + start_byte : base + min(stop_byte, self._row.payload_bytes)]
-
-    async def pieces(self, start_byte: int = 0, stop_byte: int | None = None) -> AsyncGenerator[memoryview, None]:
-        """The payload's bytes from ``start_byte`` to ``stop_byte``. Raises EntryCorrupt, EntryUnreadable mid-way."""
-        stop = self._row.payload_bytes if stop_byte is None else min(stop_byte, self._row.payload_bytes)
-        if start_byte >= stop:
-            return
-        piece = self.whole(start_byte, stop)
-        if piece is not None:
-            yield piece
-            return
-        try:
-            async for piece in self._path.read_pieces(self, self._row_id, self._row, self._header, start_byte, stop):
-                yield piece
-        finally:
-            # Who stops half-way waits for something else (a slow client), and holds no memory meanwhile.
-            self._drop_ahead()
-
-    def restart(self, first_chunk: int) -> list[tuple[Buffer, asyncio.Future[None]]]:
-        """The window of pieces read ahead: the first piece, if it was read and the iteration begins there; else empty,
-        for an iteration left half-way read other pieces than the next one."""
-        if first_chunk or not self._has_first:
-            self._drop_ahead()
-        self._has_first = False
-        return self._ahead
-
-    def _drop_ahead(self) -> None:
-        """Release what was read ahead."""
-        for buffer, io in self._ahead:
-            if not io.done():
-                buffer.hold_for(io)
-                self._late.append(io)
-            else:
-                io.exception()
-            buffer.release()
-        self._ahead = []
-
-    def keep(self) -> None:
-        """Outlive the batch that this reader came from, as somebody who waits for a slow client may: only the slot is
-        held, and pieces are read anew. No iteration may be under way."""
-        self._kept = True
-        if self._memory is not None:
-            self._record = None
-            self._memory.release()
-            self._memory = None
-        self._drop_ahead()
-
-    def close(self) -> None:
-        """Let go of the slot and of all memory. Idempotent."""
-        if not self._held:
-            return
-        self._held = False
-        if self._memory is not None:
-            self._record = None
-            self._memory.release()
-        elif self._ahead or self._late:
-            self._drop_ahead()
-            if self._late:
-                # The slot stays held until the device is done with it.
-                last = asyncio.gather(*self._late, return_exceptions=True)
-                last.add_done_callback(lambda _: self._path.let_go(self._row_id))
-                return
-        self._path.let_go(self._row_id)
-
-
-def close_all(readers: Sequence[EntryReader]) -> None:
-    """Close readers, of which many lie in the same memory: one step for all of their slots. Not those that somebody
-    keeps."""
-    row_ids = []
-    for reader in readers:
-        if reader._kept:
-            continue
-        if reader._held and reader._memory is not None:
-            reader._held = False
-            reader._record = None
-            reader._memory.release()
-            row_ids.append(reader._row_id)
-        else:
-            reader.close()
-    if row_ids:
-        readers[0]._path.space.let_go_each(row_ids)
 
 
 class ReadPath:
@@ -230,6 +75,7 @@ class ReadPath:
         self.space = space
         self.let_go = space.let_go
         """A reader is done with a slot."""
+        self.offset_of = index.geometry.slot_offset
         self._arena = arena
         self._identity = identity
         self._counters = counters
@@ -256,35 +102,75 @@ class ReadPath:
 
         Raises EntryNotFound, EntryCorrupt, EntryUnreadable, Busy.
         """
-        check_key(key)
         if leased is not None:
-            return await self._open_leased(leased, key, header_only=header_only or leased[1].write_id in known_ids)
-        known = self._index.namespaces.by_name.get(namespace)
-        if known is None:
-            check_name(namespace)
-            self._counters.lookups["miss"] += 1
-            raise EntryNotFound
-        digest = self._identity.digest(known.namespace_id, key)
+            check_key(key)
+            return await self._open_leased(leased, key, namespace, leased[1].write_id in known_ids or header_only)
         while True:
-            found = self._commit.published(digest)
-            if found is None:
-                self._counters.lookups["miss"] += 1
-                raise EntryNotFound
-            row_id, row = found
-            if row.expires_at and self._commit.is_expired(row):
-                self._counters.lookups["expired"] += 1
-                self._free_expired(row_id, row)
-                raise EntryNotFound
-            reader = await self._open_row(row_id, row, key, header_only=header_only or row.write_id in known_ids)
+            known, row_id, row = self._find(namespace, key)
+            reader = await self._open_row(
+                row_id, row, key, namespace, header_only=header_only or row.write_id in known_ids
+            )
             if reader is not None:
                 self.note_hit(row_id, row)
                 if slides and known.settings.sliding_ttl:
                     self.slide(known.settings, row)
                 return reader
 
-    async def _open_leased(self, leased: Held, key: bytes, *, header_only: bool) -> EntryReader:
+    def begin(
+        self,
+        namespace: str,
+        key: bytes,
+        done: Callable[[EntryReader | None], None],
+        known_ids: frozenset[int] = frozenset(),
+    ) -> bool:
+        """Begin the plain read of an entry: whole, by one I/O, without a coroutine or a future.
+
+        True: ``done`` is called once, from the callback in which the loop learns that the device is done, with the
+        reader, verified, or with None where ``open`` must decide what is to be made of it: nothing is counted yet. Who
+        has left by then closes the reader; slot and memory are held until then. False: this is not to be read plainly,
+        or not now (its write id is one of ``known_ids``, it is large, there is no memory at hand, the device has too
+        much to do): ``open`` it. Raises EntryNotFound, KeyInvalid, NamespaceInvalid.
+        """
+        known, row_id, row = self._find(namespace, key)
+        size = row.header_units * HEADER_UNIT_BYTES + row.payload_bytes
+        if size > self.whole_max_bytes or row.write_id in known_ids:
+            return False
+        size += -size % self._block_bytes
+        buffer = self._arena.try_acquire(size)
+        if buffer is None:
+            return False
+        read = WholeRead(self, known, row_id, row, key, buffer, size, done)
+        try:
+            self._device.begin_read(read)
+        except Busy:
+            buffer.release()
+            return False
+        self._index.slots.hold(row_id)
+        return True
+
+    def _find(self, namespace: str, key: bytes) -> tuple[Namespace, int, Row]:
+        """The published row of a key, and its namespace. Raises EntryNotFound, which is counted; KeyInvalid,
+        NamespaceInvalid."""
+        check_key(key)
+        known = self._index.namespaces.by_name.get(namespace)
+        if known is None:
+            check_name(namespace)
+            self._counters.lookups["miss"] += 1
+            raise EntryNotFound
+        found = self._commit.published(self._identity.digest(known.namespace_id, key))
+        if found is None:
+            self._counters.lookups["miss"] += 1
+            raise EntryNotFound
+        row_id, row = found
+        if row.expires_at and self._commit.is_expired(row):
+            self._counters.lookups["expired"] += 1
+            self._free_expired(row_id, row)
+            raise EntryNotFound
+        return known, row_id, row
+
+    async def _open_leased(self, leased: Held, key: bytes, namespace: str, header_only: bool) -> EntryReader:
         """The lease keeps the slot as it is, whatever became of its row."""
-        reader = await self._open_row(*leased, key, header_only=header_only)
+        reader = await self._open_row(*leased, key, namespace, header_only=header_only)
         if reader is None:
             raise EntryCorrupt("the leased record failed after its entry had changed")
         self.note_hit(*leased)
@@ -293,7 +179,7 @@ class ReadPath:
     async def open_held(self, held: Held) -> EntryReader:
         """The record in a slot that somebody holds, whatever its row has become. Raises EntryCorrupt, EntryUnreadable,
         Busy."""
-        reader = await self._open_row(*held, None, header_only=False)
+        reader = await self._open_row(*held, None, "", header_only=False)
         if reader is None:
             raise EntryCorrupt("the held record failed after its entry had changed")
         return reader
@@ -305,17 +191,8 @@ class ReadPath:
         self.space.hits[row.slot_class] += 1
 
     def slide(self, settings: NamespaceSettings, row: Row) -> None:
-        """Move the expiry of an entry that was read, where expiries slide, once that is worth a row of the journal. A
-        read never waits for it."""
-        ttl_seconds = settings.default_ttl_seconds
-        if not settings.sliding_ttl or not row.expires_at or ttl_seconds is None:
-            return
-        expires_at = math.ceil(self._clock()) + ttl_seconds
-        if expires_at - row.expires_at >= max(1, ttl_seconds // SLIDE_STEPS):
-            try:
-                self._commit.touch(row.digest, expires_at, Conditions(write_ids=frozenset({row.write_id})))
-            except (PreconditionFailed, Unavailable):
-                return  # replaced meanwhile, or it slides with a later read
+        """Move the expiry of an entry that was read, where expiries slide."""
+        slide(self._commit, settings, row, self._clock())
 
     def _free_expired(self, row_id: int, row: Row) -> None:
         try:
@@ -326,7 +203,7 @@ class ReadPath:
     async def info(self, row_id: int, row: Row) -> EntryInfo | None:
         """What a live row's record header tells (listings); None if it changed meanwhile or fails. Raises Busy."""
         try:
-            reader = await self._open_row(row_id, row, None, header_only=True)
+            reader = await self._open_row(row_id, row, None, "", header_only=True)
         except (EntryCorrupt, EntryUnreadable):
             return None
         if reader is None:
@@ -336,18 +213,22 @@ class ReadPath:
 
     # -- reading and verifying ------------------------------------------------------------------------------------
 
-    def verified(self, record: memoryview, row: Row, key: bytes | None, *, whole: bool = True) -> RecordHeader | None:
-        """The header of a record that was read, its payload verified too if it is ``whole``; None if it is another
-        key's. Raises Undecodable."""
-        generation = self._table.slab_generation.item(row.slab)
-        header = verified_header(record, row, generation, self._identity)
-        if key is not None and header.map.key != key:
+    def verified(
+        self, record: memoryview, row: Row, key: bytes | None, namespace: str, *, whole: bool = True
+    ) -> RecordHead | None:
+        """The head of a record that was read, its payload verified too if it is ``whole``; None if it is another
+        key's. ``namespace`` is the one it should be of, if that is known. Raises Undecodable."""
+        generation = self._table.generation_of_slab[row.slab]
+        head = verified_head(record, row, generation, self._identity, key, namespace)
+        if key is not None and head.map.key != key:
             return None
         if whole:
-            verify_chunks(header, 0, record[header.header_bytes : header.header_bytes + header.payload_bytes])
-        return header
+            verify_chunks(head, 0, record[head.header_bytes : head.header_bytes + row.payload_bytes])
+        return head
 
-    async def _open_row(self, row_id: int, row: Row, key: bytes | None, *, header_only: bool) -> EntryReader | None:
+    async def _open_row(
+        self, row_id: int, row: Row, key: bytes | None, namespace: str, *, header_only: bool
+    ) -> EntryReader | None:
         """A reader of this row's record; None if the row changed meanwhile, so that the key is looked up again."""
         wanted_bytes = row.header_bytes if header_only else row.record_bytes
         whole = not header_only and wanted_bytes <= self.whole_max_bytes
@@ -361,22 +242,22 @@ class ReadPath:
         try:
             buffer = self._arena.try_acquire(size) or await self._arena.acquire(size, self._wait_timeout_seconds)
             record = buffer.view[:size]
-            offset = self._index.geometry.slot_offset(row.slab, row.slot, row.slot_class)
+            offset = self.offset_of(row.slab, row.slot, row.slot_class)
             for left in reversed(range(READ_ATTEMPTS)):
                 io = self._device.read(offset, record)
                 try:
                     await io
-                    header = self.verified(record, row, key, whole=whole)
+                    head = self.verified(record, row, key, namespace, whole=whole)
                 except (ReadFailed, Undecodable) as error:
                     if not left:
                         await self._failed_to_read(row_id, row, error, where="scrub" if key is None else "read")
                     continue
-                if header is None:
+                if head is None:
                     raise EntryNotFound("another key has this digest")
                 if whole:
-                    reader = EntryReader(self, row_id, row, header, record, buffer)
+                    reader = EntryReader(self, row_id, row, head, record, buffer)
                 else:
-                    reader = EntryReader(self, row_id, row, header, first=None if header_only else (buffer, io))
+                    reader = EntryReader(self, row_id, row, head, first=None if header_only else (buffer, io))
                 break
             return reader
         finally:
@@ -439,7 +320,7 @@ class ReadPath:
 
     async def verify(self, row_id: int, row: Row) -> None:
         """Read and verify a live row's whole record (scrubbing). Raises EntryCorrupt, EntryUnreadable, Busy."""
-        reader = await self._open_row(row_id, row, None, header_only=False)
+        reader = await self._open_row(row_id, row, None, "", header_only=False)
         if reader is None:
             return
         try:
@@ -455,8 +336,13 @@ class ReadPath:
 
     # -- large records --------------------------------------------------------------------------------------------
 
+    @property
+    def piece_bytes(self) -> int:
+        """What is read at once of a large value's payload."""
+        return self._piece_chunks * CHUNK_BYTES
+
     async def read_pieces(
-        self, reader: EntryReader, row_id: int, row: Row, header: RecordHeader, start: int, stop: int
+        self, reader: EntryReader, row_id: int, row: Row, head: RecordHead, start: int, stop: int
     ) -> AsyncIterator[memoryview]:
         """Pieces of whole chunks, one read ahead of the one handed out."""
         first, last = start // CHUNK_BYTES, -(-stop // CHUNK_BYTES)
@@ -475,7 +361,7 @@ class ReadPath:
             try:
                 await io
                 payload = buffer.view[skew : skew + payload_stop - payload_start]
-                verify_chunks(header, begin, payload)
+                verify_chunks(head, begin, payload)
             except (ReadFailed, Undecodable) as error:
                 await self._failed_to_read(row_id, row, error, where="read")
                 raise (EntryUnreadable if isinstance(error, ReadFailed) else EntryCorrupt) from error

@@ -108,3 +108,14 @@ class IoCounters:
             counters.bytes += total_bytes
             counters.duration_seconds += seconds * count
             counters.duration_buckets[bucket] += count
+
+    def record_each(self, kind: OpKind, seconds: list[float], total_bytes: int) -> None:
+        """Count operations that ended well at the same time, and what each of them took."""
+        counters = self.read if kind is READ else self.write
+        buckets = counters.duration_buckets
+        with self._lock:
+            counters.operations += len(seconds)
+            counters.bytes += total_bytes
+            counters.duration_seconds += sum(seconds)
+            for one in seconds:
+                buckets[bisect_left(DURATION_BOUNDS_SECONDS, one)] += 1

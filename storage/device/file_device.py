@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
 from storage.device.counters import FLUSH, READ, WRITE, IoCounters, OpKind
+from storage.device.direct_read import DirectIo, DirectRead, DirectWrite
 from storage.device.io_engine import IN_FLIGHT_MAX, IoEngine
 from storage.device.locking import DeviceLocks
 from storage.device.operations import IoFuture, Operation, run_blocking
@@ -20,6 +22,10 @@ from storage.device.uring import UringEngine
 from storage.errors import Busy, ReadFailed
 
 _NOTHING: Final = memoryview(b"")
+READ_AT_ONCE_BYTES: Final = 1 << 20
+"""Of what was read so much is told of in one pass of the loop. Who is told checks and sends it, 200 µs a MiB: told
+of 32 values of 1 MiB at once, all would be done before the next request is looked at, and the device had nothing to
+do. With 32 connections that get 1 MiB the median is 17 instead of 25 ms, for the same processor time."""
 
 
 class FileDevice:
@@ -41,6 +47,10 @@ class FileDevice:
         self._engine: IoEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_flight = 0
+        self._ended: deque[DirectIo] = deque()
+        """Direct reads and writes that have ended, whose askers are to be told."""
+        self._tells_soon = False
+        """Whether they are told in the loop's next pass."""
         self._idle: asyncio.Future[None] | None = None
 
     @property
@@ -67,7 +77,7 @@ class FileDevice:
             raise RuntimeError("the device is attached to a loop already")
         self._loop = loop
         if self.io_engine == UringEngine.name:
-            ring = UringEngine(self._fd, self._finish, self._finish_reads)
+            ring = UringEngine(self._fd, self.block_bytes, self._finish, self._finish_reads, self._finish_direct)
             try:
                 ring.start(loop)
             except OSError:
@@ -76,7 +86,7 @@ class FileDevice:
             else:
                 self._engine = ring
                 return
-        self._engine = ThreadsEngine(self._fd, self._finish)
+        self._engine = ThreadsEngine(self._fd, self.block_bytes, self._finish)
         self._engine.start(loop)
 
     def read(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
@@ -99,6 +109,27 @@ class FileDevice:
         else:
             batch.note_ended(0)
         return batch
+
+    def begin_read(self, read: DirectRead) -> None:
+        self._begin(read)
+
+    def begin_write(self, write: DirectWrite) -> None:
+        if write.offset_bytes + write.length > self.size_bytes:
+            # A file would silently grow.
+            raise ValueError(f"write of {write.length} bytes at {write.offset_bytes}: the device has {self.size_bytes}")
+        self._begin(write)
+
+    def _begin(self, direct: DirectIo) -> None:
+        engine, block, length, offset_bytes = self._engine, self.block_bytes, direct.length, direct.offset_bytes
+        if engine is None:
+            raise RuntimeError("the device is not attached to a loop")
+        if self._in_flight >= IN_FLIGHT_MAX:
+            raise Busy(f"{IN_FLIGHT_MAX} device operations are in flight")
+        if length % block or offset_bytes % block or not length or offset_bytes < 0:
+            raise ValueError(f"{direct.kind} of {length} bytes at {offset_bytes}: not in whole blocks of {block}")
+        self._in_flight += 1
+        self.counters.pending[direct] = time.perf_counter()
+        engine.submit_direct(direct)
 
     def write(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         return self._submit(WRITE, offset_bytes, buffer)
@@ -174,6 +205,9 @@ class FileDevice:
 
     def _finish(self, operation: Operation, outcome: int) -> None:
         """An engine's last word on an operation, on the loop's thread."""
+        if operation.direct is not None:
+            self._finish_odd(operation, operation.direct, outcome)
+            return
         self.counters.record(operation.kind, operation.length, time.perf_counter() - operation.started_at, outcome)
         batch, future = operation.batch, operation.future
         if batch is not None:
@@ -190,8 +224,49 @@ class FileDevice:
         else:
             future.set_result(None)
         self._in_flight -= 1
-        if not self._in_flight and self._idle is not None:
-            self._idle.set_result(None)
+        self._note_idle()
+
+    def _finish_direct(self, ended: list[DirectIo]) -> None:
+        """Direct ones that ended well, at the end of what the engine has to do: their askers are told at once."""
+        now, pop = time.perf_counter(), self.counters.pending.pop
+        for kind in (READ, WRITE):
+            mine = [direct for direct in ended if direct.kind is kind]
+            if mine:
+                self.counters.record_each(kind, [now - pop(one) for one in mine], sum([one.length for one in mine]))
+        self._ended.extend(ended)
+        if not self._tells_soon:  # else in their turn, behind what earlier passes left
+            self._tell_ended()
+
+    def _finish_odd(self, operation: Operation, direct: DirectIo, outcome: int) -> None:
+        """A direct one that an engine carried through as an operation: its asker is told in the next pass."""
+        seconds = time.perf_counter() - self.counters.pending.pop(direct)
+        self.counters.record(direct.kind, direct.length, seconds, outcome)
+        if outcome:
+            direct.error = operation.failure(self.path, outcome)
+        self._ended.append(direct)
+        self._tell_soon()
+
+    def _tell_ended(self) -> None:
+        """Tell the askers of direct ones that these have ended. One that raises keeps no other from being told."""
+        self._tells_soon = False
+        ended, room = self._ended, READ_AT_ONCE_BYTES
+        try:
+            while ended and room > 0:
+                direct = ended.popleft()
+                self._in_flight -= 1
+                if direct.kind is READ:
+                    room -= direct.length
+                direct.ended()
+        finally:
+            if ended:
+                self._tell_soon()
+            self._note_idle()
+
+    def _tell_soon(self) -> None:
+        if not self._tells_soon:
+            assert self._loop is not None
+            self._tells_soon = True
+            self._loop.call_soon(self._tell_ended)
 
     def _finish_reads(self, batch: ReadBatch) -> None:
         """Some reads of a batch have ended well, on the loop's thread."""
@@ -204,5 +279,9 @@ class FileDevice:
         if batch.note_ended(count):
             del self.counters.pending[batch]
         self._in_flight -= count
-        if not self._in_flight and self._idle is not None:
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        """Let ``stop`` go on once nothing is in flight."""
+        if not self._in_flight and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from storage.device.counters import IoCounters
 
 if TYPE_CHECKING:
+    from storage.device.direct_read import DirectRead, DirectWrite
     from storage.device.read_batch import ReadBatch
 
 
@@ -54,8 +55,14 @@ class BlockDevice(Protocol):
         """Fill many whole buffers, bytes each, at their offsets. As ``read``, but one future, for when all have ended,
         and a failure is found in the batch. Raises Busy."""
 
+    def begin_read(self, read: DirectRead) -> None:
+        """As ``read``, for one who is told of the end directly. Raises Busy."""
+
     def write(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         """Write the whole buffer; the future raises WriteFailed. Otherwise as ``read``."""
+
+    def begin_write(self, write: DirectWrite) -> None:
+        """As ``write``, for one who is told of the end directly. Raises Busy."""
 
     def flush(self) -> asyncio.Future[None]:
         """Make every write that had completed before this call durable; the future raises FlushFailed."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
+from storage.device.direct_read import DirectIo
 from storage.device.operations import Operation
 from storage.device.read_batch import ReadBatch
 
-EngineChoice: TypeAlias = Literal["auto", "uring", "threads"]
 ENGINE_CHOICES: Final = ("auto", "uring", "threads")
 
 IN_FLIGHT_MAX: Final = 1 << 17
@@ -20,6 +20,8 @@ Finish: TypeAlias = Callable[[Operation, int], None]
 """Called on the loop's thread, once for each operation, with 0, SHORT, or an errno."""
 FinishReads: TypeAlias = Callable[[ReadBatch], None]
 """Called on the loop's thread for a batch with reads that ended well (``ReadBatch.fresh``)."""
+FinishDirect: TypeAlias = Callable[[list[DirectIo]], None]
+"""Called on the loop's thread for direct reads and writes that ended well, at the end of what the engine has to do."""
 
 
 class IoEngine(Protocol):
@@ -35,6 +37,9 @@ class IoEngine(Protocol):
 
     def submit_reads(self, batch: ReadBatch) -> None:
         """Take all reads of a batch; as ``submit``."""
+
+    def submit_direct(self, direct: DirectIo) -> None:
+        """Take a direct read or write; as ``submit``."""
 
     def stop(self) -> None:
         """Detach; nothing is in flight any more."""

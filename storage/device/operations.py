@@ -20,6 +20,7 @@ from storage.device.counters import FLUSH, READ, SHORT, WRITE, OpKind
 from storage.errors import DeviceFailed, FlushFailed, ReadFailed, WriteFailed
 
 if TYPE_CHECKING:
+    from storage.device.direct_read import DirectIo
     from storage.device.read_batch import ReadBatch
 
 RETRIES_MAX: Final = 100
@@ -47,12 +48,14 @@ class IoFuture(asyncio.Future[None]):
 class Operation:
     """State of one operation. ``view`` is the caller's whole buffer; a flush has an empty one.
 
-    It ends in its ``future``, or as the read ``index`` of a ``batch``; a blocking call has neither.
+    It ends in its ``future``, as the read ``index`` of a ``batch``, or as a ``direct`` one; a blocking call has none of
+    these.
     """
 
     __slots__ = (
         "batch",
         "block_bytes",
+        "direct",
         "done_bytes",
         "future",
         "index",
@@ -74,6 +77,7 @@ class Operation:
         self.block_bytes = block_bytes
         self.future = future
         self.batch: ReadBatch | None = None
+        self.direct: DirectIo | None = None
         self.index = 0
         self.done_bytes = 0
         self.retries = 0

@@ -13,6 +13,7 @@ from collections import deque
 from queue import SimpleQueue
 from typing import Final
 
+from storage.device.direct_read import DirectIo
 from storage.device.io_engine import Finish
 from storage.device.operations import Operation, run_blocking
 from storage.device.read_batch import ReadBatch
@@ -26,8 +27,9 @@ class ThreadsEngine:
 
     name = "threads"
 
-    def __init__(self, fd: int, finish: Finish, threads: int = THREADS) -> None:
+    def __init__(self, fd: int, block_bytes: int, finish: Finish, threads: int = THREADS) -> None:
         self._fd = fd
+        self._block_bytes = block_bytes
         self._finish = finish
         self._thread_count = threads
         self._threads: list[threading.Thread] = []
@@ -52,6 +54,9 @@ class ThreadsEngine:
         operations = [batch.operation(index) for index in range(len(batch.reads))]
         for share in range(min(self._thread_count, len(operations))):
             self._queue.put(operations[share :: self._thread_count])
+
+    def submit_direct(self, direct: DirectIo) -> None:
+        self._queue.put([direct.operation(self._block_bytes)])
 
     def stop(self) -> None:
         for _ in self._threads:

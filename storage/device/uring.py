@@ -48,7 +48,8 @@ from typing import TYPE_CHECKING, Final
 
 from storage.buffers import aligned_buffer
 from storage.device.counters import FLUSH, READ
-from storage.device.io_engine import Finish, FinishReads
+from storage.device.direct_read import DirectIo
+from storage.device.io_engine import Finish, FinishDirect, FinishReads
 from storage.device.operations import AGAIN, Operation
 from storage.device.read_batch import ReadBatch
 from storage.device.threads import ThreadsEngine
@@ -76,12 +77,16 @@ class UringEngine:
 
     name = "uring"
 
-    def __init__(self, fd: int, finish: Finish, finish_reads: FinishReads) -> None:
+    def __init__(
+        self, fd: int, block_bytes: int, finish: Finish, finish_reads: FinishReads, finish_direct: FinishDirect
+    ) -> None:
         self._fd = fd
+        self._block_bytes = block_bytes
         self._finish = finish
         self._finish_reads = finish_reads
-        self._flushers = ThreadsEngine(fd, finish, FLUSH_THREADS)
-        self._waiting: deque[Operation | tuple[ReadBatch, int]] = deque()
+        self._finish_direct = finish_direct
+        self._flushers = ThreadsEngine(fd, block_bytes, finish, FLUSH_THREADS)
+        self._waiting: deque[Operation | DirectIo | tuple[ReadBatch, int]] = deque()
         self._in_ring = 0
         self._unsubmitted = 0
         self._submit_scheduled = False
@@ -101,11 +106,18 @@ class UringEngine:
             self._waiting.append(operation)
         else:
             self._prepare(operation)
-            if operation.length >= AT_ONCE_BYTES:
-                self._submit()
-            elif not self._submit_scheduled:
-                self._submit_scheduled = True
-                self._loop.call_soon(self._submit_at_end)
+            self._submit_soon(operation.length)
+
+    def submit_direct(self, direct: DirectIo) -> None:
+        if self._in_ring >= RING_ENTRIES:
+            self._waiting.append(direct)
+            return
+        prepare = self._ring.prepare_read if direct.kind is READ else self._ring.prepare_write
+        prepare(self._fd, direct.view, direct.offset_bytes, direct)
+        self._in_ring += 1
+        self._unsubmitted += 1
+        if direct.length >= AT_ONCE_BYTES or not self._submit_scheduled:
+            self._submit_soon(direct.length)
 
     def submit_reads(self, batch: ReadBatch) -> None:
         reads, fd, prepare = batch.reads, self._fd, self._ring.prepare_read
@@ -130,6 +142,13 @@ class UringEngine:
         self._in_ring += 1
         self._unsubmitted += 1
 
+    def _submit_soon(self, length: int) -> None:
+        if length >= AT_ONCE_BYTES:
+            self._submit()
+        elif not self._submit_scheduled:
+            self._submit_scheduled = True
+            self._loop.call_soon(self._submit_at_end)
+
     def _submit_at_end(self) -> None:
         self._submit_scheduled = False
         if self._unsubmitted:
@@ -147,12 +166,29 @@ class UringEngine:
             self._loop.call_later(_LATER_SECONDS, self._submit_at_end)
 
     def _collect(self) -> None:
+        direct = self._reap()
+        self._take_waiting()
+        if direct:
+            self._finish_direct(direct)
+
+    def _reap(self) -> list[DirectIo]:
+        """Take what has ended; the direct ones that ended well are still to be told.
+
+        No completion outlives this call. One that the garbage collector comes upon, because the frame of a callback
+        that raised refers to it, ends the process: the package can't clear it.
+        """
+        direct: list[DirectIo] = []
         while completions := self._ring.wait(0):
             self._in_ring -= len(completions)
             batches: list[ReadBatch] = []
             for completion in completions:
                 asked, result = completion.user_data, completion.res
-                if type(asked) is tuple:
+                if isinstance(asked, DirectIo):
+                    if result == asked.length:
+                        direct.append(asked)
+                        continue
+                    asked = asked.operation(self._block_bytes)
+                elif type(asked) is tuple:
                     batch, index = asked
                     if result == len(batch.reads[index][1]):
                         if not batch.fresh:
@@ -161,18 +197,27 @@ class UringEngine:
                         batch.fresh_bytes += result
                         continue
                     asked = batch.operation(index)
-                assert isinstance(asked, Operation)
-                outcome = asked.advance(result)
-                if outcome == AGAIN:
-                    self._prepare(asked)
-                else:
-                    self._finish(asked, outcome)
+                self._advance(asked, result)
             for batch in batches:
                 self._finish_reads(batch)
+        return direct
+
+    def _advance(self, operation: Operation, result: int) -> None:
+        outcome = operation.advance(result)
+        if outcome == AGAIN:
+            self._prepare(operation)
+        else:
+            self._finish(operation, outcome)
+
+    def _take_waiting(self) -> None:
+        """Let into the ring what there is room for now."""
         while self._waiting and self._in_ring < RING_ENTRIES:
             waiting = self._waiting.popleft()
             if isinstance(waiting, Operation):
                 self._prepare(waiting)
+                continue
+            if isinstance(waiting, DirectIo):
+                self.submit_direct(waiting)
                 continue
             batch, index = waiting
             offset_bytes, view = batch.reads[index]

@@ -36,6 +36,11 @@ def keyed_sum(secret: bytes, *parts: Buffer) -> bytes:
     return h.digest()
 
 
+def header_hash(secret: bytes) -> Callable[[], hashlib.blake2b]:
+    """What gives the hash that ``keyed_sum`` starts from, fresh each time: for one who makes a sum for every read."""
+    return _header_hash(secret).copy
+
+
 def key_digest(secret: bytes, namespace_id: int, key: bytes) -> bytes:
     """128-bit keyed digest that stands for a key in rows. Keyed, so that no client can choose colliding keys."""
     h = _key_hash(secret, namespace_id).copy()

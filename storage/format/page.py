@@ -86,19 +86,6 @@ def seal_pages(blocks: memoryview, uuid: bytes, headers: PageHeaders) -> npt.NDA
     return checksums
 
 
-def seal_page(block: memoryview, uuid: bytes, header: PageHeader) -> int:
-    """As ``seal_pages``, of one page."""
-    headers: PageHeaders = np.zeros(1, dtype=PAGE_DTYPE)
-    for name, value in header._asdict().items():
-        headers[name] = value
-    return int(seal_pages(block, uuid, headers)[0])
-
-
-def page_checksum(block: Buffer) -> tuple[int, int]:
-    """The checksum a page claims and the one its bytes have."""
-    return _CHECKSUM.unpack_from(block, _CHECKSUM_OFFSET)[0], crc32c_without(block, _CHECKSUM_OFFSET)
-
-
 def decode_page_header(block: Buffer, uuid: bytes, *, copy: int, page: int) -> PageHeader:
     """Verify a page and decode its header. Raises Undecodable; rows are judged apart."""
     (

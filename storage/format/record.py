@@ -55,8 +55,8 @@ RECORD = Layout(
 # Behind the fixed part: a u32 CRC32C for each started 64 KiB of payload, the map, zeros to a multiple of 64.
 _PREFIX_BYTES = RECORD.offsets["version"]
 _FIXED_BYTES = RECORD.size_bytes
-_pack_fixed = RECORD.struct.pack_into
-_FIXED_BYTES = RECORD.size_bytes
+_pack_summed = struct.Struct("<" + "".join(field.code for field in RECORD.fields[2:])).pack
+"""Packs the fixed part behind magic and sum."""
 _unpack = RECORD.struct.unpack_from
 _ZEROS = bytes(HEADER_MAX_BYTES)
 _is_known_name = lru_cache(maxsize=256)(is_namespace_name)
@@ -67,10 +67,7 @@ _NAMES = frozenset("kntcmp")
 
 @dataclass(slots=True)
 class RecordMap:
-    """What the map of a header holds. ``stored_ms`` is milliseconds since 1970.
-
-    Never changed once made; not frozen, because one is made for every read, at half the time.
-    """
+    """What the map of a header holds. ``stored_ms`` is milliseconds since 1970. Never changed once made."""
 
     key: bytes
     namespace: str
@@ -97,23 +94,8 @@ class RecordHeader(NamedTuple):
     header_bytes: int
 
 
-def chunk_count(payload_bytes: int) -> int:
-    return -(-payload_bytes // CHUNK_BYTES)
-
-
 _pack: Callable[[dict[str, Any]], bytes] = msgpack.Packer().pack
 """One packer for all: making one takes twice as long as what it packs here."""
-
-
-def encode_map(record_map: RecordMap) -> bytes:
-    return pack_map(
-        record_map.key,
-        record_map.namespace,
-        record_map.stored_ms,
-        record_map.content_type,
-        record_map.metadata,
-        record_map.parts,
-    )
 
 
 def pack_map(
@@ -124,7 +106,7 @@ def pack_map(
     metadata: tuple[tuple[str, str], ...] = (),
     parts: Sequence[Part] = (),
 ) -> bytes:
-    """As ``encode_map``, of what a RecordMap would hold."""
+    """The map of a header, of what a RecordMap holds."""
     fields: dict[str, Any] = {"k": key, "n": namespace, "t": stored_ms}
     if content_type:
         fields["c"] = content_type
@@ -159,7 +141,6 @@ def payload_checksum_in(block: memoryview, header: RecordHeader) -> int:
 
 def write_header(
     buffer: memoryview,
-    *,
     uuid: bytes,
     secret: bytes,
     slab: int,
@@ -175,14 +156,9 @@ def write_header(
     packed_chunk_checksums: bytes,
 ) -> int:
     """Write a header to the start of ``buffer``, with its zero padding; returns its size in bytes."""
-    variable = packed_chunk_checksums + packed_map
-    end = _FIXED_BYTES + len(variable)
+    end = _FIXED_BYTES + len(packed_chunk_checksums) + len(packed_map)
     size_bytes = end + -end % HEADER_UNIT_BYTES
-    _pack_fixed(
-        buffer,
-        0,
-        MAGIC,
-        b"",
+    fixed = _pack_summed(
         VERSION,
         slot_class,
         size_bytes // HEADER_UNIT_BYTES,
@@ -197,9 +173,9 @@ def write_header(
         expires_at,
         generation,
     )
-    buffer[_FIXED_BYTES:end] = variable
-    buffer[end:size_bytes] = bytes(size_bytes - end)
-    buffer[8:_PREFIX_BYTES] = keyed_sum(secret, buffer[_PREFIX_BYTES:size_bytes])
+    # Put together before it is copied to its place: each slice of the buffer is an object.
+    summed = b"".join((fixed, packed_chunk_checksums, packed_map, _ZEROS[: size_bytes - end]))
+    buffer[:size_bytes] = b"".join((MAGIC, keyed_sum(secret, summed), summed))
     return size_bytes
 
 
@@ -247,7 +223,6 @@ def read_header(block: memoryview, *, uuid: bytes, secret: bytes) -> RecordHeade
     record_map = decode_map(block[map_offset:map_end])
     if record_map.parts and total_bytes(record_map.parts) != payload_bytes:
         raise Undecodable(Defect.INVALID, "record header: the parts are not the payload")
-    checksums = _ONE_CHECKSUM if chunks == 1 else struct.Struct(f"<{chunks}I")
     return RecordHeader(
         slab,
         slot,
@@ -258,10 +233,17 @@ def read_header(block: memoryview, *, uuid: bytes, secret: bytes) -> RecordHeade
         namespace_id,
         payload_bytes,
         expires_at,
-        checksums.unpack_from(block, _FIXED_BYTES),
+        unpack_chunk_checksums(block, payload_bytes),
         record_map,
         size_bytes,
     )
+
+
+def unpack_chunk_checksums(block: Buffer, payload_bytes: int) -> tuple[int, ...]:
+    """The checksums in a header at the start of ``block``, of a payload of so many bytes."""
+    chunks = -(-payload_bytes // CHUNK_BYTES)
+    checksums = _ONE_CHECKSUM if chunks == 1 else struct.Struct(f"<{chunks}I")
+    return checksums.unpack_from(block, _FIXED_BYTES)
 
 
 def decode_map(packed: Buffer) -> RecordMap:

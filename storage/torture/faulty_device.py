@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from storage.device.counters import IoCounters, OpKind
+from storage.device.direct_read import DirectRead, DirectWrite, by_future
 from storage.device.interface import BlockDevice
 from storage.device.operations import IoFuture
 from storage.device.read_batch import ReadBatch, Reads, read_each
@@ -78,6 +79,12 @@ class FaultyDevice:
 
     def read_many(self, reads: Reads) -> ReadBatch:
         return read_each(self, reads)
+
+    def begin_read(self, read: DirectRead) -> None:
+        by_future(self, read)
+
+    def begin_write(self, write: DirectWrite) -> None:
+        by_future(self, write)
 
     def write(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         return self._submit(OpKind.WRITE, offset_bytes, buffer)

@@ -28,7 +28,13 @@ import struct
 from collections.abc import Callable, Mapping
 
 from storage.events import DELETED, IMPORTED, STORED, UNKNOWN_LOSS, WIPED, Event, EventFeed
-from storage.format.catalogue import NamespaceRecord, NamespaceWipedRecord, RestoredRecord, SkippedRecord
+from storage.format.catalogue import (
+    CatalogueRecord,
+    NamespaceRecord,
+    NamespaceWipedRecord,
+    RestoredRecord,
+    SkippedRecord,
+)
 from storage.format.layout import Undecodable
 from storage.format.row import ROW_STRUCT, FreeReason, QuarantineReason, Row, SlotState, decode_row
 from storage.journal import Unit
@@ -45,6 +51,7 @@ _FREED: dict[int, str] = {
     FreeReason.CORRUPT: CORRUPT,
 }
 _LIVE, _FREE, _QUARANTINED = int(SlotState.LIVE), int(SlotState.FREE), int(SlotState.QUARANTINED)
+_STATE = Row._fields.index("state")
 _REPLACED, _SKIPPED = int(FreeReason.REPLACED), int(QuarantineReason.SKIPPED)
 
 
@@ -63,12 +70,17 @@ class RowReader:
         self._freed_digest = b""
         self._freed_write_id = 0
 
+    def replaced_by(self, digest: bytes) -> int:
+        """The write id of what the row before freed for a live one of this key; 0 if it did not."""
+        replaced = self._freed_write_id if digest == self._freed_digest else 0
+        self._freed_digest = b""
+        return replaced
+
     def event(self, row: Fields, namespace: str, why: str = "", key: bytes = b"", time: float = 0.0) -> Event | None:
         """The row's event. ``why`` is the reason of a live row; ``key`` the row's, where it is known."""
         state, reason, _, slab, seq, write_id, digest, size, expires_at, slot = row
         if state == _LIVE:
-            replaced = self._freed_write_id if digest == self._freed_digest else 0
-            self._freed_digest = b""
+            replaced = self.replaced_by(digest)
             # Straight to the tuple: the named tuple's own constructor takes half as long again.
             return _new(
                 Event, (seq, STORED, namespace, write_id, why, replaced, size, expires_at, key, slab, slot, time)
@@ -135,15 +147,15 @@ class Announcer:
         starting = not self._feed.is_open
         reason = RECOVERY if starting else ""
         for record in unit.records:
-            if isinstance(record, NamespaceWipedRecord):
-                self._wiped(record, time)
-            elif isinstance(record, NamespaceRecord):
-                self._named(record, time)
-            elif isinstance(record, SkippedRecord):
-                self._skipped(record, time)
-            elif isinstance(record, RestoredRecord):
+            if isinstance(record, RestoredRecord):
                 reason = RECOVERY
+            else:
+                self._announce_record(record, time)
+        after = unit.after
         for row_id, encoded in unit.rows:
+            if after is not None and after[0] == row_id and not self._lost and after[1][_STATE] == _LIVE:
+                self._announce_put(unit, after[1], reason, time)
+                continue
             row = fields_of(encoded)
             if self._lost and row_id in self._lost:
                 self._survivor(Row._make(ROW_STRUCT.unpack(encoded)), *self._lost.pop(row_id), time)
@@ -157,7 +169,27 @@ class Announcer:
             event = self._rows.event(row, namespace.name, reason, unit.key if row[6] == unit.digest else b"", time)
             if event is not None:
                 self._feed.append(event)
-        self._feed.seq = max(self._feed.seq, unit.last_seq)
+        if unit.last_seq > self._feed.seq:
+            self._feed.seq = unit.last_seq
+
+    def _announce_put(self, unit: Unit, row: Row, reason: str, time: float) -> None:
+        """As of any row, of one that is there decoded: what each put comes to."""
+        _, _, _, _, _, namespace_id, slab, seq, write_id, digest, size, _, expires_at, slot, _ = row
+        namespace = self._namespaces.get(namespace_id)
+        if namespace is None or namespace.settings.importing:
+            return  # wiped, or nobody's entry yet
+        replaced = self._rows.replaced_by(digest)
+        self._feed.stored(
+            (seq, STORED, namespace.name, write_id, reason, replaced, size, expires_at, unit.key, slab, slot, time)
+        )
+
+    def _announce_record(self, record: CatalogueRecord, time: float) -> None:
+        if isinstance(record, NamespaceWipedRecord):
+            self._wiped(record, time)
+        elif isinstance(record, NamespaceRecord):
+            self._named(record, time)
+        elif isinstance(record, SkippedRecord):
+            self._skipped(record, time)
 
     def _survivor(self, row: Row, namespace: str, write_id: int, time: float) -> None:
         """The first row of a slot whose last announced put is lost: that one is gone, whatever the slot holds now."""

@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 from storage.commit import Commit, PutUnit
 from storage.entries import Durability, PutResult
-from storage.errors import DeviceFailed, JournalUnavailable, PreconditionFailed, RawblockdError
+from storage.errors import DeviceFailed, JournalUnavailable, PreconditionFailed, RawblockdError, Unavailable
 from storage.journal import Unit
 from storage.put_session import PutSession
 from storage.turns import ROWS_CHANGED_AT_ONCE, Turns
 from storage.write_path import WritePath
+
+_NONE, _FLUSH = Durability.NONE, Durability.FLUSH
 
 Outcome = PutResult | RawblockdError
 
@@ -33,7 +35,6 @@ class BatchWrites:
     def __init__(self, path: WritePath, commit: Commit) -> None:
         self._path = path
         self._commit = commit
-        self._background: set[asyncio.Task[None]] = set()
 
     async def commit(self, puts: Sequence[PutSession]) -> list[Outcome]:
         """Finish staged puts, in this order; each put's result or its error. None of them fails another.
@@ -57,11 +58,16 @@ class BatchWrites:
 
     async def _await_written(self, puts: Sequence[PutSession], outcomes: list[Outcome | None]) -> None:
         for position, put in enumerate(puts):
+            if put.is_written:
+                continue
             try:
                 await put.written()
             except DeviceFailed as error:
                 outcomes[position] = error
-        while earlier := [io for put in puts if (io := self._path.behind(put.digest)) is not None]:
+        # Once, for what was acknowledged by now: puts of these keys that still come are beside this batch, and of what
+        # is beside one another either may join first. Waiting for them, too, could go on for ever (L1).
+        earlier = [io for put in puts if (io := self._path.behind(put.digest)) is not None]
+        if earlier:
             await asyncio.wait(earlier)
 
     async def _join_all(
@@ -90,7 +96,7 @@ class BatchWrites:
         unit = self._commit.put(put.intent, put.conditions, put.durability)
         put.hand_over()
         if unit is None:
-            outcomes[position] = PutResult(put.write_id, True, Durability.NONE)
+            outcomes[position] = PutResult(put.write_id, True, _NONE)
         else:
             units.append((position, unit))
 
@@ -115,35 +121,29 @@ class BatchWrites:
     ) -> None:
         """Wait until each put has reached its level; level ``none`` is reached already.
 
-        One wait for all: units settle in the order in which they joined, so once the last one has, none makes a future.
+        One wait for all: units settle in the order in which they joined, so once the last one has, all have.
         """
-        behind: list[PutUnit] = []
-        waited_for = [unit for position, unit in units if puts[position].durability is not Durability.NONE]
+        waited_for = [unit for position, unit in units if puts[position].durability is not _NONE]
         if waited_for:
             await asyncio.wait([waited_for[-1].done])
         turns = Turns(ROWS_CHANGED_AT_ONCE)
         for position, unit in units:
             await turns.after()
             put = puts[position]
-            if put.durability is Durability.NONE:
-                behind.append(unit)
+            error: RawblockdError | None = None
+            if put.durability is not _NONE and not isinstance(unit.outcome, int):
+                error = unit.outcome
+            if put.durability is _FLUSH and isinstance(unit.outcome, int):
+                error = await self._flush(unit.outcome)
+            if self._path.count(unit.replaced, put.durability, failed=error is not None) or error is None:
+                outcomes[position] = PutResult(put.write_id, unit.replaced == 0, put.durability)
             else:
-                try:
-                    await self._path.reach(unit, put.durability)
-                except RawblockdError as error:
-                    outcomes[position] = error
-                    continue
-            outcomes[position] = PutResult(put.write_id, unit.replaced == 0, put.durability)
-        if behind:
-            task = asyncio.get_running_loop().create_task(self._count_behind(behind))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+                outcomes[position] = error
 
-    async def close(self) -> None:
-        """Wait for puts at level ``none`` that were acknowledged already."""
-        while self._background:
-            await asyncio.wait(self._background)
-
-    async def _count_behind(self, units: list[PutUnit]) -> None:
-        for unit in units:
-            await self._path.reach(unit, Durability.NONE)
+    async def _flush(self, block: int) -> RawblockdError | None:
+        """Why the device could not be flushed through a block of the journal; None if it was."""
+        try:
+            await self._path.flush_through(block)
+        except (Unavailable, DeviceFailed) as error:
+            return error
+        return None

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from storage.counters import FREE_REASON_LABELS, EngineCounters
 from storage.entries import UNCONDITIONAL, Conditions, Durability
@@ -38,6 +37,7 @@ from storage.row_changes import PutIntent, RowChanges
 log = logging.getLogger("rawblockd.storage")
 
 _NONE = Durability.NONE
+_REPLACED, _EXPIRED = FreeReason.REPLACED, FreeReason.EXPIRED
 
 VOLATILE_MAX = 1024
 """Puts at level ``none`` that may wait for a failed journal; each holds a slot."""
@@ -47,23 +47,17 @@ FAILURES_UNTIL_RETIRED = 2
 """A slot whose record failed at run time, was freed by an operator and failed again is used no more (R5)."""
 
 
-@dataclass(slots=True, eq=False)
 class PutUnit(Unit):
     """The unit of a put. ``replaced`` is the write id of the entry it replaces, 0 if there was none."""
 
-    intent: PutIntent | None = None
-    replaced: int = 0
+    __slots__ = ("intent", "replaced")
 
-
-@dataclass(slots=True)
-class Pending:
-    """What a queued unit will make of a key. ``row_id`` 0: the key will be gone."""
-
-    unit: Unit | None
-    row_id: int
-    row: Row | None
-    visible: tuple[int, Row] | None
-    """What readers see meanwhile instead of the table, if a put at level ``none`` is waiting."""
+    def __init__(
+        self, rows: list[tuple[int, bytes]] | None, intent: PutIntent, replaced: int, durability: Durability
+    ) -> None:
+        Unit.__init__(self, rows, durability=durability, digest=intent.digest, key=intent.key)
+        self.intent = intent
+        self.replaced = replaced
 
 
 class Commit:
@@ -71,18 +65,24 @@ class Commit:
         self._index = index
         self._counters = counters
         self._clock = clock
-        self._overlay: dict[bytes, Pending] = {}
+        self._overlay: dict[bytes, Unit] = {}
+        """Of each key that something is queued for, the unit that joined last: what it will make of the key, and what
+        readers see meanwhile. A put at level ``none`` that no journal has taken stands here too, without a seq."""
         self._volatile: list[PutIntent] = []
         self._wiping: dict[int, Unit] = {}
         """Namespaces whose wipe joined and is not durable yet: nothing new joins for them."""
-        self._rows = RowChanges(index.table, index.seed, lambda: self.journal.draw_seq())
+        self._rows = RowChanges(index.table, index.seed)
         self.quotas = Quotas(index, self.joined)
         self.journal: Journal
-        """Set by the engine once the journal's position is known."""
+        """Attached once its position is known."""
         self.give_back: Callable[[int], None]
         """Takes the slot of a put that was undone; set by the engine."""
         self.announce: Callable[[Unit], None] = lambda _: None
         """Told each unit that is durable, just before the table is: the event feed."""
+
+    def attach(self, journal: Journal) -> None:
+        self.journal = journal
+        self._rows.draw_seq = journal.draw_seq
 
     # -- views ----------------------------------------------------------------------------------------------------
 
@@ -110,14 +110,14 @@ class Commit:
         """What the key holds once everything queued is durable."""
         pending = self._overlay.get(digest)
         if pending is not None:
-            return (pending.row_id, pending.row) if pending.row is not None else None
+            return pending.after
         row_id = self._index.keys.find(digest)
         return (row_id, self._index.table.row(row_id)) if row_id else None
 
     def pending(self, digest: bytes) -> Unit | None:
         """The queued unit that decides what the key holds; None if nothing is queued."""
         pending = self._overlay.get(digest)
-        return pending.unit if pending is not None else None
+        return pending if pending is not None and pending.last_seq else None
 
     def is_expired(self, row: Row) -> bool:
         return row.expires_at != 0 and row.expires_at <= self._clock()
@@ -138,16 +138,22 @@ class Commit:
         return write_id
 
     async def wait_for_conditions(self, digest: bytes, conditions: Conditions) -> None:
-        """As ``check_conditions``, but a refusal is given only once what it was decided against is durable (D3)."""
+        """As ``check_conditions``, but a refusal is given only once what it was decided against is durable (D3).
+
+        Then whatever was queued of the key meanwhile: a key that goes on changing keeps nobody waiting (L1). If it was
+        undone, it is decided again.
+        """
         while True:
             try:
                 self.check_conditions(digest, conditions)
                 return
             except PreconditionFailed:
-                pending = self.pending(digest)
-                if pending is None:
+                against = self.pending(digest)
+                if against is None:
                     raise
-                await asyncio.wait([pending.done])
+                await asyncio.wait([against.done])
+                if not isinstance(against.outcome, JournalUnavailable):
+                    raise
 
     # -- mutations ------------------------------------------------------------------------------------------------
 
@@ -156,10 +162,13 @@ class Commit:
 
         Raises PreconditionFailed, JournalUnavailable; the slot then still is the caller's.
         """
-        present = self.joined(intent.digest)
-        replaced = self._check(present, conditions)
-        namespace = self._index.namespaces.by_id.get(intent.namespace_id)
-        if namespace is None or intent.namespace_id in self._wiping:
+        digest, namespace_id = intent.digest, intent.namespace_id
+        present = self.joined(digest)
+        replaced = 0
+        if present is not None or conditions is not UNCONDITIONAL:
+            replaced = self._check(present, conditions)
+        namespace = self._index.namespaces.by_id.get(namespace_id)
+        if namespace is None or namespace_id in self._wiping:
             raise NamespaceWiped
         if durability is _NONE and self.journal.unavailable:
             self._keep_volatile(intent)
@@ -167,16 +176,17 @@ class Commit:
         self.journal.check_available()
         if namespace.settings.has_quota:
             self._make_quota_room(namespace, intent, present)
-        unit = PutUnit(durability=durability, digest=intent.digest, key=intent.key, intent=intent, replaced=replaced)
+        rows = []
         if present is not None:
-            reason = FreeReason.REPLACED if replaced else FreeReason.EXPIRED
-            unit.rows.append((present[0], self._rows.free(present[0], present[1], reason)))
-        encoded = self._rows.live(intent)
-        unit.rows.append((intent.row_id, encoded))
-        self._supersede(unit, intent.digest)
-        after = (intent.row_id, row_of(encoded))
+            reason = _REPLACED if replaced else _EXPIRED
+            rows.append((present[0], self._rows.free(present[0], present[1], reason)))
+        encoded, row = self._rows.live(intent)
+        rows.append((intent.row_id, encoded))
+        unit = PutUnit(rows, intent, replaced, durability)
+        self._supersede(unit, digest)
+        after = (intent.row_id, row)
         self._join(unit, present, after, after if durability is _NONE else None)
-        self.quotas.note_joined(namespace, *after)
+        self.quotas.note_joined(namespace, intent.row_id, row)
         return unit
 
     def _make_quota_room(self, namespace: Namespace, intent: PutIntent, present: tuple[int, Row] | None) -> None:
@@ -242,11 +252,11 @@ class Commit:
         self.journal.check_available()
         assert self.joined(intent.digest) is None
         unit = Unit(digest=intent.digest, privileged=True)
-        encoded = self._rows.live(intent)
+        encoded, row = self._rows.live(intent)
         unit.rows.append((intent.row_id, encoded))
         slab, slot = self._index.table.place_of(intent.row_id)
-        unit.records.append(RestoredRecord(self.journal.draw_seq(), slab, slot))
-        self._join(unit, None, (intent.row_id, row_of(encoded)))
+        unit.add(RestoredRecord(self.journal.draw_seq(), slab, slot))
+        self._join(unit, None, (intent.row_id, row))
         self.quotas.forget(intent.namespace_id)
         return unit
 
@@ -277,7 +287,7 @@ class Commit:
         else:
             unit.rows.append((row_id, self._rows.free(row_id, row, FreeReason.RECOVERY)))
         if failures:
-            unit.records.append(SlotFailuresRecord(self.journal.draw_seq(), *place, failures))
+            unit.add(SlotFailuresRecord(self.journal.draw_seq(), *place, failures))
         self._join_plain(unit)
         return unit
 
@@ -319,7 +329,7 @@ class Commit:
         self.journal.check_available()
         unit = Unit()
         unit.last_seq = self.journal.draw_seq()
-        unit.records.append(SlabRecord(unit.last_seq, slab, slot_class, generation))
+        unit.add(SlabRecord(unit.last_seq, slab, slot_class, generation))
         self.journal.queue(unit)
         return unit
 
@@ -328,7 +338,7 @@ class Commit:
         self.journal.check_available()
         unit = Unit(durability=durability, privileged=True)
         unit.last_seq = self.journal.draw_seq()
-        unit.records.append(make(unit.last_seq))
+        unit.add(make(unit.last_seq))
         self.journal.queue(unit)
         return unit
 
@@ -351,11 +361,11 @@ class Commit:
         self.journal.check_available()
         unit = Unit(privileged=True)
         if replaced is not None:
-            unit.records.append(NamespaceWipedRecord(self.journal.draw_seq(), replaced.namespace_id))
+            unit.add(NamespaceWipedRecord(self.journal.draw_seq(), replaced.namespace_id))
             self._wiping[replaced.namespace_id] = unit
         unit.last_seq = self.journal.draw_seq()
         encoded = encode_settings(settings)
-        unit.records.append(NamespaceRecord(unit.last_seq, namespace.namespace_id, namespace.name, encoded))
+        unit.add(NamespaceRecord(unit.last_seq, namespace.namespace_id, namespace.name, encoded))
         self.journal.queue(unit)
         return unit
 
@@ -368,19 +378,21 @@ class Commit:
     def publish(self, unit: Unit, block: int) -> None:
         """A unit is durable: its rows become the table's, its key leaves the overlay."""
         self.announce(unit)
+        apply_row, after = self._index.apply_row, unit.after
         for row_id, encoded in unit.rows:
-            self._index.apply_row(row_id, encoded, block)
+            apply_row(row_id, encoded, block, after[1] if after is not None and after[0] == row_id else None)
         for record in unit.records:
             self._index.apply_record(record)
             if isinstance(record, NamespaceWipedRecord):
                 self._wiping.pop(record.namespace_id, None)
                 self.quotas.forget(record.namespace_id)
-        if isinstance(unit, PutUnit) and unit.intent is not None:
+        if isinstance(unit, PutUnit):
             self.quotas.note_published(unit.intent.row_id)
-        self._settle_charge(unit)
+        if unit.entries or unit.slot_bytes:
+            self._settle_charge(unit)
         if unit.digest is not None:
             pending = self._overlay.get(unit.digest)
-            if pending is not None and pending.unit is unit:
+            if pending is unit:
                 del self._overlay[unit.digest]
             elif pending is not None and pending.visible is not None and pending.visible[1].seq <= unit.last_seq:
                 pending.visible = None  # the table is newer than the put at level ``none`` that readers saw
@@ -394,13 +406,14 @@ class Commit:
         for namespace in (*namespaces.by_id.values(), *namespaces.dying.values()):
             namespace.queued_entries = namespace.queued_bytes = 0
         for unit in units:
-            if isinstance(unit, PutUnit) and unit.durability is Durability.NONE and unit.intent is not None:
+            if not isinstance(unit, PutUnit):
+                continue
+            if unit.durability is _NONE:
                 if len(self._volatile) < VOLATILE_MAX:
                     self._keep_volatile(unit.intent)
                     continue
                 self._counters.puts["lost"] += 1
-            if isinstance(unit, PutUnit) and unit.intent is not None:
-                self.give_back(unit.intent.row_id)
+            self.give_back(unit.intent.row_id)
 
     def reopened(self) -> None:
         """The journal takes rows again: join what waited, in its order."""
@@ -418,7 +431,9 @@ class Commit:
             raise JournalUnavailable(f"{VOLATILE_MAX} puts already wait for the journal")
         self._volatile.append(intent)
         row = self._rows.waiting(intent)
-        self._overlay[intent.digest] = Pending(None, intent.row_id, row, (intent.row_id, row))
+        unit = PutUnit(None, intent, 0, _NONE)
+        unit.after = unit.visible = (intent.row_id, row)
+        self._overlay[intent.digest] = unit
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
@@ -443,11 +458,12 @@ class Commit:
         unit.last_seq = self._rows.last_seq
         self.journal.queue(unit)
         self._charge(unit, before, after)
-        pending = self._overlay.get(unit.digest)
-        if visible is None and pending is not None:
-            visible = pending.visible
-        row_id, row = after if after is not None else (0, None)
-        self._overlay[unit.digest] = Pending(unit, row_id, row, visible)
+        if visible is None:
+            pending = self._overlay.get(unit.digest)
+            if pending is not None:
+                visible = pending.visible
+        unit.after, unit.visible = after, visible
+        self._overlay[unit.digest] = unit
 
     def _charge(self, unit: Unit, before: tuple[int, Row] | None, after: tuple[int, Row] | None) -> None:
         """Count what a unit will make of its namespace's usage, until it is published (A2)."""
@@ -467,19 +483,18 @@ class Commit:
 
     def _settle_charge(self, unit: Unit) -> None:
         """The unit's rows are counted now where they count for good."""
-        if unit.entries or unit.slot_bytes:
-            namespaces = self._index.namespaces
-            namespace = namespaces.by_id.get(unit.namespace_id) or namespaces.dying.get(unit.namespace_id)
-            if namespace is not None:
-                namespace.queued_entries -= unit.entries
-                namespace.queued_bytes -= unit.slot_bytes
+        namespaces = self._index.namespaces
+        namespace = namespaces.by_id.get(unit.namespace_id) or namespaces.dying.get(unit.namespace_id)
+        if namespace is not None:
+            namespace.queued_entries -= unit.entries
+            namespace.queued_bytes -= unit.slot_bytes
 
     def _supersede(self, unit: Unit, digest: bytes) -> bool:
         """Records that quarantined slots of a key must not come back, for a unit that puts or deletes it; whether there
         are any."""
         places = self._index.evidence.about(digest)
         for slab, slot in places:
-            unit.records.append(SupersededRecord(self.journal.draw_seq(), slab, slot))
+            unit.add(SupersededRecord(self.journal.draw_seq(), slab, slot))
         return bool(places)
 
     def _join_plain(self, unit: Unit) -> None:

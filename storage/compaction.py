@@ -101,7 +101,7 @@ class Compactor:
         namespaces = self._index.namespaces
         records += [namespace_record(n) for n in namespaces.by_id.values()]
         records += [NamespaceWipedRecord(seq, i) for i, seq in namespaces.wiped.items() if seq > since]
-        records += [NamespaceWipedRecord(namespaces.wiped[i], i) for i in namespaces.dying]
+        records += namespaces.dying_records()
         evidence = self._index.evidence
         draw = self._journal.draw_seq
         records += [SupersededRecord(draw(), slab, slot) for slab, slot in sorted(evidence.superseded)]

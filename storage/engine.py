@@ -5,10 +5,11 @@ Its life is in ``engine_life``, what clients open for a time in ``engine_session
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from storage.engine_sessions import EngineSessions
-from storage.entries import UNCONDITIONAL, Conditions, Durability, EntryInfo, EntrySketch, PutResult
+from storage.entries import UNCONDITIONAL, Conditions, Durability, EntryInfo, EntrySketch, PutResult, PutTerms
+from storage.entry_reader import EntryReader
 from storage.errors import (
     AcknowledgeNothing,
     CheckpointFrozen,
@@ -22,10 +23,11 @@ from storage.namespace_settings import DEFAULT_SETTINGS, NamespaceSettings, expi
 from storage.namespaces import NamespaceView, check_name
 from storage.observation import checkpoint_status, engine_status, recovery_status
 from storage.put_session import PutSession
-from storage.read_path import EntryReader
 from storage.recovery.report import RecoveryReport, SkippedView
 from storage.retry import Retrier, RetryResult
 from storage.status import CheckpointStatus, EngineStatus, RecoveryStatus
+
+_new = tuple.__new__
 
 BATCH_SHARE = 8
 """One batch may put this part of the device: its slots are in flight until all of it has arrived."""
@@ -55,6 +57,20 @@ class Engine(EngineSessions):
         leased = self._leased(namespace, lease_id, key)
         return await self._read_path.open(namespace, key, header_only=sparse, known_ids=known_ids, leased=leased)
 
+    def begin_read(
+        self,
+        namespace: str,
+        key: bytes,
+        done: Callable[[EntryReader | None], None],
+        known_ids: frozenset[int] = frozenset(),
+    ) -> bool:
+        """Begin the plain read of an entry, whole; True: ``done`` is told. See ``ReadPath.begin``.
+
+        Raises EntryNotFound, KeyInvalid, NamespaceInvalid, Starting.
+        """
+        self._check_readable()
+        return self._read_path.begin(namespace, key, done, known_ids)
+
     async def head(self, namespace: str, key: bytes, *, lease_id: str = "") -> EntryInfo:
         """What is known of an entry without its payload. Raises as ``open_read``."""
         self._check_readable()
@@ -80,17 +96,34 @@ class Engine(EngineSessions):
         NamespacesFull, PreconditionFailed, Busy, ReadOnly, JournalUnavailable, Draining, Starting."""
         try:
             self._check_writable()
-            return await self._write_path.begin(
-                namespace,
-                key,
-                payload_bytes,
-                content_type=content_type,
-                metadata=metadata,
-                expires_at=expires_at,
-                parts=parts,
-                durability=durability,
-                conditions=conditions,
+            terms = PutTerms(content_type, metadata, expires_at, parts, durability, conditions)
+            path = self._write_path
+            return path.begin_now(namespace, key, payload_bytes, terms) or await path.begin(
+                namespace, key, payload_bytes, terms
             )
+        except RawblockdError as error:
+            self.counters.put_refused(error.code)
+            raise
+
+    def begin_put_now(
+        self,
+        namespace: str,
+        key: bytes,
+        payload_bytes: int,
+        content_type: str = "",
+        metadata: tuple[tuple[str, str], ...] = (),
+        expires_at: int = 0,
+        parts: Sequence[Part] = (),
+        durability: Durability = Durability.JOURNAL,
+        conditions: Conditions = UNCONDITIONAL,
+    ) -> PutSession | None:
+        """As ``begin_put``, of a put that has nothing to wait for and nothing special; None of another, which is for
+        ``begin_put`` then."""
+        try:
+            self._check_writable()
+            # Straight to the tuple: its own constructor takes twice as long, and every put makes one.
+            terms = _new(PutTerms, (content_type, metadata, expires_at, parts, durability, conditions))
+            return self._write_path.begin_now(namespace, key, payload_bytes, terms)
         except RawblockdError as error:
             self.counters.put_refused(error.code)
             raise

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from storage.commit import Commit
 from storage.counters import EngineCounters
-from storage.entries import UNCONDITIONAL, Conditions, Durability, EntrySketch, PutResult
+from storage.entries import UNCONDITIONAL, Conditions, Durability, EntrySketch, PutResult, PutTerms
 from storage.errors import DeviceFailed, EntryNotFound, PreconditionFailed, RawblockdError, Unavailable
 from storage.identity import Identity
 from storage.index import Index
@@ -174,17 +174,15 @@ class EntryChanges:
             await self._commit.wait_for_conditions(digest, conditions)
             with closing(await self._read_path.open(namespace, key)) as reader:
                 info = reader.info
-                put = await self._write_path.begin(
-                    namespace,
-                    key,
-                    info.payload_bytes,
-                    content_type=info.content_type if content_type is None else content_type,
-                    metadata=info.metadata if metadata is None else metadata,
-                    expires_at=info.expires_at if expires_at is None else expires_at,
-                    parts=info.parts,
-                    durability=durability,
-                    conditions=Conditions(write_ids=frozenset({info.write_id})),
+                terms = PutTerms(
+                    info.content_type if content_type is None else content_type,
+                    info.metadata if metadata is None else metadata,
+                    info.expires_at if expires_at is None else expires_at,
+                    info.parts,
+                    durability,
+                    Conditions(write_ids=frozenset({info.write_id})),
                 )
+                put = await self._write_path.begin(namespace, key, info.payload_bytes, terms)
                 try:
                     async for piece in reader.pieces():
                         await put.write(piece)

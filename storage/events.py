@@ -49,7 +49,7 @@ class Event(NamedTuple):
     """Seconds since 1970; 0 for what happened before this start."""
 
 
-_NAMESPACE = Event._fields.index("namespace")
+_SEQ, _NAMESPACE, _KEY = (Event._fields.index(name) for name in ("seq", "namespace", "key"))
 
 
 class Position(NamedTuple):
@@ -131,26 +131,33 @@ class EventFeed:
         self._floor = history.floor
         self._cut, self._cut_reason = history.floor, history.reason
         for event in history.events:
-            self._keep(event)
+            self._keep(tuple(event))
         self.seq = next_seq - 1
 
     def append(self, event: Event) -> None:
         """Add an event of a row just made durable. Its seq is higher than that of any before."""
-        self._keep(event)
+        self._keep(tuple(event))
         self.counts[event.kind] += 1
         if self._waiting:
             self._wake()
 
-    def _keep(self, event: Event) -> None:
-        size = EVENT_BYTES + len(event.key)
+    def stored(self, fields: tuple[Any, ...]) -> None:
+        """As ``append``, of a stored event's fields: each put makes one."""
+        self._keep(fields)
+        self.counts[STORED] += 1
+        if self._waiting:
+            self._wake()
+
+    def _keep(self, event: tuple[Any, ...]) -> None:
+        size = EVENT_BYTES + len(event[_KEY])
         while self.head - self.tail >= self._capacity or self._bytes + size > self._memory_bytes:
             if self.tail == self.head:
                 break
             self._drop()
-        self._ring[self.head % self._capacity] = tuple(event)
+        self._ring[self.head % self._capacity] = event
         self._bytes += size
         self.head += 1
-        self.seq = event.seq
+        self.seq = event[_SEQ]
 
     def _drop(self) -> None:
         oldest = self.at(self.tail)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from storage.buffers import Buffer
 from storage.counters import EngineCounters
@@ -21,10 +22,12 @@ from storage.errors import DeviceFailed, JournalUnavailable
 from storage.format.catalogue import CatalogueRecord, encode_record
 from storage.format.geometry import Geometry
 from storage.format.journal_block import JOURNAL, encode_journal_block
-from storage.format.row import ROW_BYTES
+from storage.format.row import ROW_BYTES, Row
 from storage.shared_tasks import heard
 
 log = logging.getLogger("rawblockd.storage")
+
+_JOURNAL = Durability.JOURNAL
 
 WRITE_RETRIES = 3
 RETRY_PAUSE_SECONDS = 0.05
@@ -52,32 +55,67 @@ class JournalPosition:
     start_count: int = 1
 
 
-@dataclass(slots=True, eq=False)
 class Unit:
     """Rows and records that become durable together. ``rows`` are (row id, encoded row)."""
 
-    rows: list[tuple[int, bytes]] = field(default_factory=list)
-    records: list[CatalogueRecord] = field(default_factory=list)
-    durability: Durability = Durability.JOURNAL
-    last_seq: int = 0
-    digest: bytes | None = None
-    """The key the unit changes, if it changes one."""
-    key: bytes = b""
-    """The same key in full, where whoever joined the unit knows it: for the event."""
-    namespace_id: int = 0
-    entries: int = 0
-    slot_bytes: int = 0
-    """By how much the unit changes the usage of the key's namespace."""
-    privileged: bool = False
-    """May use the reserve."""
-    makes_room: bool = False
-    """Says again what the journal says already, so that its tail can move: written ahead of what waits for room."""
-    size_bytes: int = 0
-    """What the unit takes of a block; known from when it joins."""
-    outcome: int | JournalUnavailable | None = None
-    """Once written the number of the block the unit lies in, once undone why."""
-    _shared: asyncio.Future[int] | None = None
-    _waiting: list[asyncio.Future[int]] | None = None
+    __slots__ = (
+        "_shared",
+        "_waiting",
+        "after",
+        "digest",
+        "durability",
+        "entries",
+        "key",
+        "last_seq",
+        "makes_room",
+        "namespace_id",
+        "outcome",
+        "privileged",
+        "records",
+        "rows",
+        "size_bytes",
+        "slot_bytes",
+        "visible",
+    )
+
+    def __init__(
+        self,
+        rows: list[tuple[int, bytes]] | None = None,
+        records: Sequence[CatalogueRecord] = (),
+        *,
+        durability: Durability = _JOURNAL,
+        digest: bytes | None = None,
+        key: bytes = b"",
+        privileged: bool = False,
+        makes_room: bool = False,
+    ) -> None:
+        self.rows = [] if rows is None else rows
+        self.records = records
+        self.durability = durability
+        self.last_seq = 0
+        self.digest = digest
+        """The key the unit changes, if it changes one."""
+        self.key = key
+        """The same key in full, where whoever joined the unit knows it: for the event."""
+        self.after: tuple[int, Row] | None = None
+        """Row id and row that the key will have; None: it will be gone."""
+        self.visible: tuple[int, Row] | None = None
+        """What readers see meanwhile instead of the table, if a put at level ``none`` is waiting."""
+        self.namespace_id = self.entries = self.slot_bytes = 0
+        """By how much the unit changes the usage of the key's namespace."""
+        self.privileged = privileged
+        """May use the reserve."""
+        self.makes_room = makes_room
+        """Says again what the journal says already, so that its tail can move: written ahead of what waits for room."""
+        self.size_bytes = 0
+        """What the unit takes of a block; known from when it joins."""
+        self.outcome: int | JournalUnavailable | None = None
+        """Once written the number of the block the unit lies in, once undone why."""
+        self._shared: asyncio.Future[int] | None = None
+        self._waiting: list[Callable[[Unit], None]] | None = None
+
+    def add(self, record: CatalogueRecord) -> None:
+        self.records = [*self.records, record]
 
     @property
     def done(self) -> asyncio.Future[int]:
@@ -90,23 +128,33 @@ class Unit:
         """The outcome, for the caller alone, who may be cancelled as he waits: half the price of shielding ``done``."""
         future = asyncio.get_running_loop().create_future()
         if self.outcome is not None:
-            _settle(future, self.outcome)
-        elif self._waiting is None:
-            self._waiting = [future]
+            _settle(future, self)
         else:
-            self._waiting.append(future)
+            self.when_settled(partial(_settle, future))
         return future
 
+    def when_settled(self, told: Callable[[Unit], None]) -> None:
+        """Call ``told`` with the unit once it is settled, in a turn of the loop of its own: no future for it."""
+        if self._waiting is None:
+            self._waiting = [told]
+        else:
+            self._waiting.append(told)
+
     def settle(self, outcome: int | JournalUnavailable) -> None:
-        """Tell the outcome to all who wait for it."""
+        """Note the outcome, and tell it to all who wait for it."""
         self.outcome = outcome
-        if self._waiting is not None:
-            for future in self._waiting:
-                _settle(future, outcome)
-            self._waiting = None
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the outcome, which is known, to all who wait for it."""
+        while self._waiting:
+            told = self._waiting.pop(0)
+            told(self)
 
 
-def _settle(future: asyncio.Future[int], outcome: int | JournalUnavailable) -> None:
+def _settle(future: asyncio.Future[int], unit: Unit) -> None:
+    outcome = unit.outcome
+    assert outcome is not None
     if future.done():
         return  # the waiter left
     if isinstance(outcome, int):
@@ -158,12 +206,18 @@ class Journal:
         """It is unavailable for want of room alone: what makes room is written all the same, into the reserve."""
         self.marked_through = position.flushed_through
         """Highest ``flushed_through`` that a written block carries."""
+        self._encoded_through = position.flushed_through
+        """The one in the blocks encoded last: a flush that ends while they are being written is not in them."""
         self.content_through = position.last_block
         """Highest block that carries rows or records."""
         self._queue: deque[Unit] = deque()
         self._ahead: deque[Unit] = deque()
         """Units that make room. Their rows keep their seqs, so their place in the order of the journal is free."""
         self._queued_rows = 0
+        self._settled: deque[Unit] = deque()
+        """Units whose outcome is known, and of which those who wait are to be told."""
+        self._telling = False
+        self._loop = asyncio.get_running_loop()
         self._writer: asyncio.Task[None] | None = None
         self._flusher: asyncio.Task[None] | None = None
         self._reopener: asyncio.Task[None] | None = None
@@ -279,6 +333,7 @@ class Journal:
     def _encode(self, blocks: list[list[Unit]]) -> int:
         """Encode a group into the journal's buffer; returns the checksum of its last block."""
         size = self._geometry.block_bytes
+        self._encoded_through = self.flushed_through
         checksum = self._last_checksum
         for index, units in enumerate(blocks):
             checksum = encode_journal_block(
@@ -315,25 +370,28 @@ class Journal:
 
     def _accept(self, blocks: list[list[Unit]]) -> None:
         """The group is written: publish its units in order, then wake who waits for them."""
-        self.marked_through = self.flushed_through
+        self.marked_through = self._encoded_through
         self._counters.journal_blocks += len(blocks)
-        number = self.last_block
+        publish, rows, number = self._publish, 0, self.last_block
         for units in blocks:
             number += 1
             self.last_block = number
             for unit in units:
+                rows += len(unit.rows)
                 if unit.rows or unit.records:
                     self.content_through = number
-                self._counters.journal_rows += len(unit.rows)
-                self._publish(unit, number)
+                publish(unit, number)
                 if unit.last_seq > self.published_seq:
                     self.published_seq = unit.last_seq
+        self._counters.journal_rows += rows
         self.step("journal_published")
         number -= len(blocks)
         for units in blocks:
             number += 1
             for unit in units:
-                unit.settle(number)
+                unit.outcome = number
+            self._settled.extend(units)
+        self._tell_soon()
         self._need_room()
 
     def _fail(self, why: str, group: list[Unit]) -> None:
@@ -350,7 +408,27 @@ class Journal:
 
     def _refuse(self, units: list[Unit]) -> None:
         for unit in units:
-            unit.settle(JournalUnavailable(self.unavailable))
+            unit.outcome = JournalUnavailable(self.unavailable)
+        self._settled.extend(units)
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        if not self._telling:
+            self._telling = True
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        """Tell who waits for units, in the units' order. What one of them raises keeps no other from being told, nor
+        the journal from being written: this is a turn of its own."""
+        self._telling = False
+        settled = self._settled
+        try:
+            while settled:
+                settled[0].tell()
+                settled.popleft()
+        finally:
+            if settled:
+                self._tell_soon()
 
     # -- room -----------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from storage.checkpoint import Checkpointer
+from storage.checkpoint.checkpointer import Checkpointer
 from storage.commit import Commit
 from storage.compaction import Compactor
 from storage.counters import EngineCounters

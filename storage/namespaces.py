@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from storage.errors import NamespaceInvalid, NamespacesFull
-from storage.format.catalogue import NamespaceRecord
+from storage.format.catalogue import NamespaceRecord, NamespaceWipedRecord
 from storage.format.names import is_namespace_name
 from storage.limits import NAMESPACES_MAX
 from storage.namespace_settings import DEFAULT_SETTINGS, NamespaceSettings, encode_settings
@@ -109,6 +109,10 @@ class Namespaces:
     def importing(self) -> list[Namespace]:
         """What imports have gathered so far."""
         return [namespace for namespace in self.by_id.values() if namespace.settings.importing]
+
+    def dying_records(self) -> list[NamespaceWipedRecord]:
+        """The wipes of namespaces that still have rows."""
+        return [NamespaceWipedRecord(self.wiped[namespace_id], namespace_id) for namespace_id in sorted(self.dying)]
 
     def forget_wiped(self, through_seq: int) -> None:
         """No copy and no row of the journal speaks of ids that were wiped up to a seq and have no rows any more."""

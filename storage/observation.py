@@ -33,6 +33,73 @@ from storage.status import (
 from storage.version import VERSION
 
 
+def engine_status(
+    machine: Machine | None,
+    device: BlockDevice,
+    counters: EngineCounters,
+    *,
+    state: EngineState,
+    reasons: list[Reason],
+    progress_ratio: float,
+) -> EngineStatus:
+    """Everything that is known of an engine; ``machine`` is None until the recovery has ended."""
+    if machine is None:
+        return _status_without_machine(device, state, reasons, progress_ratio)
+    partial = machine.partial.open
+    classes = machine.index.class_statuses()
+    _count_wiped_as_limbo(machine, classes)
+    capacity = machine.index.capacity(classes)
+    capacity.max_value_bytes = machine.write_path.max_value_bytes
+    return EngineStatus(
+        state=state,
+        reasons=reasons,
+        partial_recovery=partial,
+        skipped_entries=len(machine.report.skipped) if partial else 0,
+        skipped_by_reason=machine.report.by_reason() if partial else RecoveryReport().by_reason(),
+        auto_checkpoint=AutoCheckpoint(not partial, "partial_recovery" if partial else None),
+        recovery=recovery_status(machine, progress_ratio),
+        checkpoint=checkpoint_status(machine, counters),
+        journal=JournalStatus(machine.journal.used_ratio, machine.journal.published_seq),
+        capacity=capacity,
+        classes=classes,
+        namespaces={name: _namespace_status(namespace) for name, namespace in machine.index.namespaces.by_name.items()},
+        holds=_hold_statuses(machine),
+        device=_device_status(device, machine.uuid, machine.index.geometry.block_bytes),
+        buffers=_buffer_status(machine.arena),
+        scrub=_scrub_status(machine),
+        self_test=_self_test_status(machine),
+        version=VERSION,
+        uptime_seconds=time.monotonic() - machine.started_monotonic,
+    )
+
+
+def _status_without_machine(
+    device: BlockDevice, state: EngineState, reasons: list[Reason], progress_ratio: float
+) -> EngineStatus:
+    """Before the recovery has ended only state, progress and device are known; the rest is zero."""
+    return EngineStatus(
+        state=state,
+        reasons=reasons,
+        partial_recovery=False,
+        skipped_entries=0,
+        skipped_by_reason=RecoveryReport().by_reason(),
+        auto_checkpoint=AutoCheckpoint(),
+        recovery=recovery_status(None, progress_ratio),
+        checkpoint=CheckpointStatus(),
+        journal=JournalStatus(),
+        capacity=CapacityStatus(),
+        classes=[],
+        namespaces={},
+        holds=[],
+        device=_device_status(device, None, 0),
+        buffers=BufferStatus(),
+        scrub=ScrubStatus(damaged=dict(ScrubProgress().damaged)),
+        self_test=SelfTestStatus(),
+        version=VERSION,
+        uptime_seconds=0.0,
+    )
+
+
 def recovery_status(machine: Machine | None, progress_ratio: float) -> RecoveryStatus:
     if machine is None:
         return RecoveryStatus(progress_ratio=progress_ratio)
@@ -79,7 +146,7 @@ def _copies(machine: Machine) -> list[CopyStatus]:
     return [found[copy] for copy in sorted(found)]
 
 
-def device_status(device: BlockDevice, superblock_uuid: bytes | None, block_bytes: int) -> DeviceStatus:
+def _device_status(device: BlockDevice, superblock_uuid: bytes | None, block_bytes: int) -> DeviceStatus:
     return DeviceStatus(
         path=device.path,
         uuid=str(uuid.UUID(bytes=superblock_uuid)) if superblock_uuid else "",
@@ -136,76 +203,17 @@ def _buffer_status(arena: BufferArena) -> BufferStatus:
     return BufferStatus(arena.total_bytes, arena.used_bytes, arena.waiting, arena.huge_bytes)
 
 
-def engine_status(
-    machine: Machine | None,
-    device: BlockDevice,
-    counters: EngineCounters,
-    *,
-    state: EngineState,
-    reasons: list[Reason],
-    progress_ratio: float,
-) -> EngineStatus:
-    """Before the recovery has ended only state, progress and device are known; the rest is zero."""
-    if machine is None:
-        return EngineStatus(
-            state=state,
-            reasons=reasons,
-            partial_recovery=False,
-            skipped_entries=0,
-            skipped_by_reason=RecoveryReport().by_reason(),
-            auto_checkpoint=AutoCheckpoint(),
-            recovery=recovery_status(None, progress_ratio),
-            checkpoint=CheckpointStatus(),
-            journal=JournalStatus(),
-            capacity=CapacityStatus(),
-            classes=[],
-            namespaces={},
-            holds=[],
-            device=device_status(device, None, 0),
-            buffers=BufferStatus(),
-            scrub=ScrubStatus(damaged=dict(ScrubProgress().damaged)),
-            self_test=SelfTestStatus(),
-            version=VERSION,
-            uptime_seconds=0.0,
-        )
-    partial = machine.partial.open
-    classes = machine.index.class_statuses()
-    _count_wiped_as_limbo(machine, classes)
-    capacity = machine.index.capacity(classes)
-    capacity.max_value_bytes = machine.write_path.max_value_bytes
-    return EngineStatus(
-        state=state,
-        reasons=reasons,
-        partial_recovery=partial,
-        skipped_entries=len(machine.report.skipped) if partial else 0,
-        skipped_by_reason=machine.report.by_reason() if partial else RecoveryReport().by_reason(),
-        auto_checkpoint=AutoCheckpoint(not partial, "partial_recovery" if partial else None),
-        recovery=recovery_status(machine, progress_ratio),
-        checkpoint=checkpoint_status(machine, counters),
-        journal=JournalStatus(machine.journal.used_ratio, machine.journal.published_seq),
-        capacity=capacity,
-        classes=classes,
-        namespaces={name: _namespace_status(namespace) for name, namespace in machine.index.namespaces.by_name.items()},
-        holds=[
-            HoldStatus("lease", v.owner, v.namespace, v.entries, v.held_bytes, v.expires_in_seconds)
-            for v in machine.leases.views()
-        ]
-        + [
-            HoldStatus("snapshot", v.owner, v.namespace, v.entries, v.held_bytes, v.expires_in_seconds, v.freed_bytes)
-            for v in machine.snapshots.views()
-        ]
-        + [
-            HoldStatus("import", v.owner, v.namespace, 0, v.held_bytes, v.expires_in_seconds)
-            for v in machine.imports.views()
-        ],
-        device=device_status(device, machine.uuid, machine.index.geometry.block_bytes),
-        buffers=_buffer_status(machine.arena),
-        scrub=_scrub_status(machine),
-        self_test=SelfTestStatus(
-            machine.health.self_tests["passed"],
-            machine.health.self_tests["failed"],
-            machine.health.self_test_failure or None,
-        ),
-        version=VERSION,
-        uptime_seconds=time.monotonic() - machine.started_monotonic,
-    )
+def _hold_statuses(machine: Machine) -> list[HoldStatus]:
+    leases = [
+        HoldStatus("lease", v.owner, v.namespace, v.entries, v.held_bytes, v.expires_in_seconds)
+        for v in machine.leases.views()
+    ]
+    snapshots = [
+        HoldStatus("snapshot", v.owner, v.namespace, v.entries, v.held_bytes, v.expires_in_seconds, v.freed_bytes)
+        for v in machine.snapshots.views()
+    ]
+    imports = [
+        HoldStatus("import", v.owner, v.namespace, 0, v.held_bytes, v.expires_in_seconds)
+        for v in machine.imports.views()
+    ]
+    return leases + snapshots + imports

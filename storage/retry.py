@@ -14,7 +14,7 @@ from storage.commit import Commit
 from storage.device.interface import BlockDevice
 from storage.errors import JournalUnavailable, ReadFailed
 from storage.format.layout import Undecodable, round_up
-from storage.format.record import RecordHeader, pack_chunk_checksums, payload_checksum, read_header
+from storage.format.record import HEADER_UNIT_BYTES, RecordHeader, pack_chunk_checksums, payload_checksum, read_header
 from storage.format.row import QuarantineReason, Row
 from storage.identity import Identity
 from storage.index import Index
@@ -157,6 +157,6 @@ def _intent(row_id: int, header: RecordHeader) -> PutIntent:
         header.write_id,
         header.payload_bytes,
         payload_checksum(pack_chunk_checksums(header.chunk_checksums)),
-        header.header_bytes // 64,
+        header.header_bytes // HEADER_UNIT_BYTES,
         header.expires_at,
     )

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from storage.format.row import FreeReason, QuarantineReason, Row, SlotState, encode_row
+from storage.format.row import FreeReason, QuarantineReason, Row, SlotState, encode_fields, encode_row
 from storage.slot_table import SlotTable
 
-_FREE, _LIVE = SlotState.FREE, SlotState.LIVE
+_FREE, _LIVE = SlotState.FREE, int(SlotState.LIVE)
+
+Place = tuple[int, int, int, int, int]
+"""Of a slot: slab, slot, class and generation of the slab, and where it begins on the device, in bytes."""
 
 
 @dataclass(slots=True)
@@ -28,38 +31,48 @@ class PutIntent:
     expires_at: int
     key: bytes = b""
     """Empty where only the digest is known."""
+    place: Place | None = None
+    """Of the slot, where it is known already."""
 
 
 class RowChanges:
     """``last_seq`` is the seq of the row encoded last."""
 
-    def __init__(self, table: SlotTable, seed: int, draw_seq: Callable[[], int]) -> None:
+    def __init__(self, table: SlotTable, seed: int) -> None:
         self._table = table
         self._seed = seed
-        self._draw_seq = draw_seq
+        self.draw_seq: Callable[[], int]
+        """The journal's; set once that is there."""
         self.last_seq = 0
 
     def _draw(self) -> int:
-        self.last_seq = self._draw_seq()
-        return self.last_seq
+        self.last_seq = seq = self.draw_seq()
+        return seq
 
-    def live(self, intent: PutIntent) -> bytes:
-        slab, slot = self._table.place_of(intent.row_id)
-        return encode_row(
-            self._seed,
-            state=_LIVE,
-            slot_class=int(self._table.slab_class[slab]),
-            slab=slab,
-            slot=slot,
-            seq=self._draw(),
-            namespace_id=intent.namespace_id,
-            write_id=intent.write_id,
-            digest=intent.digest,
-            payload_bytes=intent.payload_bytes,
-            payload_checksum=intent.payload_checksum,
-            expires_at=intent.expires_at,
-            header_units=intent.header_units,
+    def live(self, intent: PutIntent) -> tuple[bytes, Row]:
+        place = intent.place
+        if place is not None:
+            slab, slot, slot_class = place[0], place[1], place[2]
+        else:
+            slab, slot = self._table.place_of(intent.row_id)
+            slot_class = self._table.class_of_slab[slab]
+        fields = (
+            _LIVE,
+            slot_class,
+            0,
+            0,
+            intent.namespace_id,
+            slab,
+            self._draw(),
+            intent.write_id,
+            intent.digest,
+            intent.payload_bytes,
+            intent.payload_checksum,
+            intent.expires_at,
+            slot,
+            intent.header_units,
         )
+        return encode_fields(self._seed, fields)
 
     def waiting(self, intent: PutIntent) -> Row:
         """The row of a put that no journal has taken yet: seq 0."""

@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from storage.buffers import Buffer, BufferArena
-from storage.checkpoint import Checkpointer, CopyState
+from storage.checkpoint.checkpointer import Checkpointer
+from storage.checkpoint.copy_state import CopyState
 from storage.device.interface import BlockDevice
 from storage.errors import Busy, DeviceFailed, EntryCorrupt, EntryUnreadable, ReadFailed, Unavailable
 from storage.format.checkpoint_copy import decode_copy_header

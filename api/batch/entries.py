@@ -41,7 +41,8 @@ class EntryFields:
     parts: tuple[Part, ...] = ()
 
 
-_PLAIN = EntryFields(None, "", (), UNCONDITIONAL, None)
+PLAIN = EntryFields(None, "", (), UNCONDITIONAL, None)
+"""Of an entry that is nothing but key and value."""
 
 
 def read_options(found: Mapping[str, Any], *, counted: bool = True) -> BatchOptions:
@@ -54,7 +55,7 @@ def read_options(found: Mapping[str, Any], *, counted: bool = True) -> BatchOpti
 def read_entry(found: Mapping[str, Any], place: str = "") -> EntryFields:
     """The fields of an entry but its key. Raises ParameterInvalid of any field before MetadataInvalid."""
     if len(found) == 1 and "key" in found:
-        return _PLAIN
+        return PLAIN
     fields = Fields(found, _ENTRY, place)
     ttl_seconds, conditions, parts = fields.ttl(), _conditions(fields), _parts(fields)
     check = None

@@ -13,6 +13,7 @@ from api.batch.memory import BatchMemory
 from api.batch.packing import MISS, hit_result, pack, pack_bin_head, pack_hit
 from api.batch.results import Result, failure
 from api.engine_face import EntryReader
+from api.errors import BatchTooLarge
 from api.exchange import Body
 from api.limits import BATCH_SEND_BYTES, JSON_ANSWER_MAX_BYTES
 from api.parameters import read_lease, read_parameters
@@ -20,7 +21,7 @@ from api.parts import Bounds, read_names, select_parts
 from api.value_request import ValueRequest
 from api.value_windows import copy_window, window_stop
 from storage.entries import EntryInfo
-from storage.errors import BatchTooLarge, EntryNotFound, RawblockdError
+from storage.errors import EntryNotFound, RawblockdError
 
 _PARAMETERS = frozenset({"lease"})
 _FIELDS = frozenset({"parts", "stop_at_first_miss"})
@@ -197,10 +198,10 @@ async def _send_value(
     try:
         info, places = _chosen(reader.info, names)
         size = info.payload_bytes
-        if window_stop(0, size) == size:
+        if window_stop(reader, 0, size) == size:
             await _write_whole(stream, reader, info, places)
             return True, True
-        for start, stop in _windows(places):
+        for start, stop in _windows(reader, places):
             data = await copy_window(reader, start, stop)
             if not begun:
                 begun = True
@@ -226,11 +227,11 @@ def _chosen(info: EntryInfo, names: tuple[str, ...] | None) -> tuple[EntryInfo, 
     return (info, [(0, info.payload_bytes)]) if names is None else select_parts(info, names)
 
 
-def _windows(places: Sequence[Bounds]) -> Iterator[Bounds]:
+def _windows(reader: EntryReader, places: Sequence[Bounds]) -> Iterator[Bounds]:
     for first, stop in places:
         at = first
         while at < stop:
-            start, at = at, window_stop(at, stop)
+            start, at = at, window_stop(reader, at, stop)
             yield start, at
 
 

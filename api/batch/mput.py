@@ -6,11 +6,12 @@ from typing import Any
 
 from api.batch.answers import send_results
 from api.batch.body import check_declared, read_whole
-from api.batch.entries import BatchOptions, EntryFields, read_entry, read_options
+from api.batch.entries import PLAIN, BatchOptions, EntryFields, read_entry, read_options
 from api.batch.forms import Form, checked_map, form_of_answer, form_of_body, from_base64, key_from_json, parse_json
 from api.batch.memory import BatchMemory, MemoryShare
 from api.batch.msgpack_reader import MsgpackReader, OddMap
 from api.batch.upload import NextPiece, Upload
+from api.errors import BatchTooLarge, BodyInvalid
 from api.limits import (
     BATCH_ENTRIES_MAX,
     BATCH_ENTRY_BYTES,
@@ -20,13 +21,7 @@ from api.limits import (
 )
 from api.parameters import read_parameters
 from api.value_request import ValueRequest
-from storage.errors import (
-    BatchTooLarge,
-    BodyInvalid,
-    MetadataInvalid,
-    ParameterInvalid,
-    RawblockdError,
-)
+from storage.errors import MetadataInvalid, ParameterInvalid, RawblockdError
 
 _NO_PARAMETERS: frozenset[str] = frozenset()
 _NOTHING = memoryview(b"")
@@ -63,18 +58,33 @@ async def _take_msgpack(request: ValueRequest, upload: Upload, share: MemoryShar
     options = read_options(checked_map(await reader.next_map(), "the first object"))
     upload.options = options
     skipped_bytes = 0
-    while (head := await reader.next_map()) is not None:
+    while True:
+        plain = reader.plain_entry_now()
+        head = await reader.next_map() if plain is None else None
+        if plain is None and head is None:
+            break
         if upload.entries == BATCH_ENTRIES_MAX:
             raise _too_many()
         share.take(BATCH_ENTRY_BYTES)
-        size_bytes = await reader.next_bin()
-        value = _Value(reader, size_bytes)
-        await _take_entry(upload, head, size_bytes, value.next)
-        skipped_bytes += value.left_bytes
+        if plain is not None:
+            skipped = upload.take_now(*plain)
+            skipped_bytes += await _take_plain(upload, *plain) if skipped is None else skipped
+        elif head is not None:
+            size_bytes = await reader.next_bin()
+            value = _Value(reader, size_bytes)
+            await _take_entry(upload, head, size_bytes, value.next)
+            skipped_bytes += value.left_bytes
+            await value.skip()
         if skipped_bytes > BATCH_SKIPPED_MAX_BYTES:
             raise BatchTooLarge("the values of entries that were refused are too large together")
-        await value.skip()
     _check_count(options, upload)
+
+
+async def _take_plain(upload: Upload, key: bytes, value: memoryview) -> int:
+    """Take an entry that is there whole, but has something to wait for; the bytes of its value that were not taken."""
+    whole = _Whole(value)
+    await upload.take(key, PLAIN, len(value), whole.next)
+    return whole.left_bytes
 
 
 class _Value:
@@ -142,8 +152,12 @@ async def _take_json(request: ValueRequest, upload: Upload, share: MemoryShare) 
 class _Whole:
     """A value that is there already, as one piece."""
 
-    def __init__(self, value: bytes) -> None:
+    def __init__(self, value: bytes | memoryview) -> None:
         self._rest = memoryview(value)
+
+    @property
+    def left_bytes(self) -> int:
+        return len(self._rest)
 
     async def next(self) -> memoryview:
         piece, self._rest = self._rest, _NOTHING

@@ -9,10 +9,11 @@ from api.batch.entries import BatchOptions, EntryFields
 from api.batch.results import Result, etag_text, failure
 from api.defaults import durability_of, expiry_of
 from api.engine_face import ValuePut
+from api.errors import BatchTooLarge
 from api.limits import BATCH_WAIT_MAX_SECONDS
 from api.value_request import ValueRequest
 from storage.entries import Durability, PutResult
-from storage.errors import BatchTooLarge, Busy, RawblockdError
+from storage.errors import Busy, RawblockdError
 
 NextPiece = Callable[[], Awaitable[memoryview]]
 """The next bytes of a value, empty at its end. What it raises fails the whole batch."""
@@ -38,6 +39,7 @@ class Upload:
         self._last: dict[bytes, _Entry] = {}
         """Of each key the last entry so far: it alone decides what becomes of the key."""
         self._batch_bytes = 0
+        self._max_batch_bytes = request.engine.max_batch_bytes
         self._waited_seconds = 0.0
         """How long entries that were refused have waited before."""
         self.options = BatchOptions(None, None, None)
@@ -49,6 +51,38 @@ class Upload:
     def refuse(self, key: bytes | None, error: RawblockdError) -> None:
         """An entry whose fields are wrong. ``key`` is None if it can't be told."""
         self._add(key).outcome = error
+
+    def take_now(self, key: bytes, value: memoryview) -> int | None:
+        """As ``take``, of an entry that is nothing but a key and a value which is here: the bytes of it that were not
+        taken, because it was refused. None if something has to be waited for: then the entry is ``take``'s.
+
+        Raises BatchTooLarge.
+        """
+        request = self._request
+        if self._waited_seconds > BATCH_WAIT_MAX_SECONDS:
+            return None
+        try:
+            put = request.engine.begin_put_now(
+                request.namespace,
+                key,
+                len(value),
+                expires_at=expiry_of(request, self.options.ttl_seconds),
+                durability=self._durability(),
+            )
+        except RawblockdError as error:
+            self._add(key).outcome = error
+            return len(value)
+        if put is None:
+            return None
+        entry = self._add(key)
+        self._has_begun(entry, put, len(value))
+        try:
+            fits = put.write_now(value)
+            assert fits, "what came in one piece fits into one"
+            put.stage()
+        except RawblockdError as error:
+            self._drop(entry, error)
+        return 0
 
     async def take(self, key: bytes, fields: EntryFields, size_bytes: int, next_piece: NextPiece) -> None:
         """Write an entry's value as it comes. What refuses it becomes its result; its value may then be read in part.
@@ -108,7 +142,7 @@ class Upload:
             return None
         ttl_seconds = self.options.ttl_seconds if fields.ttl_seconds is None else fields.ttl_seconds
         try:
-            entry.put = await request.engine.begin_put(
+            put = await request.engine.begin_put(
                 request.namespace,
                 key,
                 size_bytes,
@@ -123,12 +157,17 @@ class Upload:
             entry.outcome = error
             self._waited_seconds += time.monotonic() - began
             return None
+        self._has_begun(entry, put, size_bytes)
+        return put
+
+    def _has_begun(self, entry: _Entry, put: ValuePut, size_bytes: int) -> None:
+        """Raises BatchTooLarge."""
+        entry.put = put
         entry.size_bytes = size_bytes
         self._batch_bytes += size_bytes
-        if self._batch_bytes > request.engine.max_batch_bytes:
-            most = request.engine.max_batch_bytes
+        if self._batch_bytes > self._max_batch_bytes:
+            most = self._max_batch_bytes
             raise BatchTooLarge(f"one batch has up to {most} bytes of values here", max_batch_bytes=most)
-        return entry.put
 
     def _durability(self) -> Durability:
         return durability_of(self._request, self.options.durability)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import FormatUnsupported, RecoveryRefused
+from storage.errors import FormatUnsupported
 from storage.format.checkpoint_copy import DIRECTORY_MAGIC, STREAM, decode_stream
 from storage.format.geometry import NO_CLASS
 from storage.format.layout import Defect, Undecodable
@@ -39,6 +39,7 @@ from storage.offline.pages import STALE, UNREADABLE, PageSpan, invalid_rows, rea
 from storage.offline.records import RecordScan
 from storage.offline.state import check_state, live_row_ids, recovered_state
 from storage.recovery.copies import FoundCopy, read_copies
+from storage.recovery.errors import RecoveryRefused
 from storage.recovery.recover import Recovered
 
 Advance = Callable[[float, str], None]

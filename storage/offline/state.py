@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from storage.errors import InvalidRowsFound, TooMuchSkipped
 from storage.format.geometry import NO_CLASS
 from storage.format.row import QuarantineReason, Rows, SlotState
 from storage.index import Index
 from storage.offline.findings import Damage, Findings
 from storage.offline.opening import OpenCache
+from storage.recovery.errors import InvalidRowsFound, TooMuchSkipped
 from storage.recovery.recover import Recovered, RecoveryLimits, recover
 from storage.recovery.report import RecoveryProgress
 from storage.slot_table import RowIds

@@ -16,16 +16,10 @@ from hypothesis import strategies as st
 
 from storage.engine import Engine
 from storage.entries import Conditions, Durability
-from storage.errors import (
-    EntryNotFound,
-    ImportTooLarge,
-    LeasesFull,
-    NamespaceNotFound,
-    NamespaceWiped,
-    PreconditionFailed,
-)
+from storage.errors import EntryNotFound, LeasesFull, NamespaceNotFound, NamespaceWiped, PreconditionFailed
 from storage.format.parts import Part
-from storage.import_session import ImportPolicy
+from storage.imports.errors import ImportTooLarge
+from storage.imports.session import ImportPolicy
 from storage.namespace_settings import NamespaceSettings
 from storage.schema import PartSpec
 from tests.support.crashes import look

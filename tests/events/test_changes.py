@@ -12,7 +12,7 @@ from storage.engine import Engine
 from storage.entries import Durability
 from storage.errors import EntryCorrupt, JournalUnavailable
 from storage.events import Event
-from storage.import_session import ImportPolicy
+from storage.imports.session import ImportPolicy
 from storage.namespace_settings import NamespaceSettings
 from storage.row_changes import PutIntent
 from storage.schema import PartSpec

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from api.batch.keys import parse_msgpack
 from api.batch.msgpack_reader import MsgpackReader, OddMap
-from storage.errors import BatchTooLarge, BodyInvalid
+from api.errors import BatchTooLarge, BodyInvalid
 from tests.support.engines import payload_of
 
 MAP_MAX_BYTES = 2048
@@ -49,6 +49,39 @@ async def read_all(reader: MsgpackReader, read_bytes: int) -> list[tuple[Any, by
             left -= len(piece)
         found.append((head, value))
     return found
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.just({}) | documents | st.binary(max_size=300).map(lambda key: {"key": key}), st.integers(0, 600))
+    ),
+    st.lists(st.integers(0, 2**30), max_size=20),
+)
+@example([({"key": b"k"}, 70_000)], [])
+@example([({"key": b"k" * 300}, 5), ({"key": "text"}, 5), ({"key": b""}, 0)], [])
+async def test_plain_entries_are_read_at_once_or_left_as_they_are(
+    entries: list[tuple[dict[str, Any], int]], cuts: list[int]
+) -> None:
+    """Taking what is there whole changes nothing of what is read."""
+    packed = [(head, payload_of(number, size)) for number, (head, size) in enumerate(entries)]
+    body = b"".join(msgpack.packb(head) + msgpack.packb(value) for head, value in packed)
+    reader = MsgpackReader(Source(body, cuts).next, MAP_MAX_BYTES)
+    found: list[tuple[Any, bytes]] = []
+    while True:
+        plain = reader.plain_entry_now()
+        if plain is not None:
+            key, value = plain
+            found.append(({"key": key}, bytes(value)))
+            continue
+        head = await reader.next_map()
+        if head is None:
+            break
+        left, content = await reader.next_bin(), b""
+        while len(content) < left:
+            content += await reader.read(left - len(content))
+        found.append((head, content))
+    assert found == packed
 
 
 @settings(deadline=None)

@@ -93,7 +93,7 @@ async def test_one_write_of_the_journal_carries_a_batch(rig: Rig) -> None:
     await put(engine, b"first", b"v")
     entries = [(b"key %d" % number, b"v") for number in range(200)]
     sessions = [await stage(engine, *entry) for entry in entries]
-    await until(lambda: not any(not io.done() for session in sessions for _, io in session._writes))
+    await until(lambda: all(session.is_written for session in sessions))
     before = engine.counters.journal_blocks
     await engine.commit_many(sessions)
     assert engine.counters.journal_blocks - before == -(-200 // engine._index.geometry.rows_per_journal_block)
@@ -134,7 +134,7 @@ async def test_an_error_of_one_is_its_own(rig: Rig) -> None:
     await put(engine, b"there", b"old")
     failing = await engine.begin_put("n", b"failing", 10)
     await failing.write(b"0123456789")
-    offset = failing._offset
+    offset = failing._place[4]
     rig.device.faults.append(Fault(OpKind.WRITE, errno.EIO, offset, offset + 4096))
     failing.stage()
     first = await stage(engine, b"twice", b"a")

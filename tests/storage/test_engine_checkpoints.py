@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage.checkpoint import CheckpointResult
+from storage.checkpoint.checkpointer import CheckpointResult
 from storage.device.counters import OpKind
 from storage.errors import WriteFailed
 from storage.status import EngineState, Reason
@@ -183,7 +183,7 @@ async def test_r1_a_freed_slot_in_use_over_many_checkpoints_does_not_bring_its_k
     await engine.flush()
     session = await engine.begin_put("n", b"slow", 100) if how == "put" else None
     if session is not None:
-        assert session._row_id == row_id
+        assert session.row_id == row_id
     for round_ in range(5):
         await put(engine, b"moves the journal", payload_of(round_, 50))
         await engine.flush()

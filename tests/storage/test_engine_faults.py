@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+import storage.engine_life
 from storage.buffers import BufferArena
 from storage.device.counters import OpKind
 from storage.engine import Engine
@@ -19,6 +20,8 @@ from storage.errors import (
     EntryUnreadable,
     FlushFailed,
     JournalUnavailable,
+    NotFormatted,
+    SettingsInvalid,
     WriteFailed,
 )
 from storage.status import EngineState, Reason
@@ -34,7 +37,7 @@ from tests.support.engines import (
     short_journal,
     until,
 )
-from tests.support.simulated_device import Fault, fail
+from tests.support.simulated_device import Fault, Image, SimulatedDevice, fail
 
 
 def place_of(rig: Rig, key: bytes) -> tuple[int, int]:
@@ -327,3 +330,20 @@ async def _put_again(engine: Engine) -> None:
             await asyncio.sleep(0.01)
         else:
             return
+
+
+@pytest.mark.parametrize("refused", [True, False])
+async def test_why_a_recovery_refused_is_not_hidden_by_want_of_memory(
+    rig: Rig, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are made ready at the same time; what is wrong with the device is what the operator must know first."""
+
+    def no_memory(_size_bytes: int) -> BufferArena:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(storage.engine_life, "BufferArena", no_memory)
+    engine = Engine(SimulatedDevice(Image(64 << 20) if refused else rig.device.image.copy()), OPTIONS)
+    with pytest.raises(NotFormatted if refused else SettingsInvalid):
+        await engine.start()
+    assert engine.state is EngineState.FAILED
+    await engine.stop()

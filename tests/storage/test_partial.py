@@ -9,8 +9,9 @@ from unittest import mock
 
 import pytest
 
-from storage.errors import AcknowledgeNothing, CheckpointFrozen, TooMuchSkipped
+from storage.errors import AcknowledgeNothing, CheckpointFrozen
 from storage.format.geometry import Geometry
+from storage.recovery.errors import TooMuchSkipped
 from storage.status import EngineState, Reason
 from tests.support.damage import (
     copies_of,

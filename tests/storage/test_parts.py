@@ -17,12 +17,13 @@ from storage.format.catalogue import NamespaceRecord, NamespaceWipedRecord, enco
 from storage.format.journal_block import JOURNAL
 from storage.format.layout import Undecodable
 from storage.format.parts import DTYPES, PARTS_MAX, Part, bounds, decode_parts, encode_parts, total_bytes
-from storage.format.record import RecordMap, decode_map, encode_map
+from storage.format.record import RecordMap, decode_map
 from storage.limits import SCHEMAS_MAX_BYTES
 from storage.namespace_settings import DEFAULT_SETTINGS, NamespaceSettings, decode_settings, encode_settings
 from storage.put_session import PutSession
 from storage.schema import OnMissing, PartSpec, decode_specs, element_bytes, encode_specs
 from tests.support.engines import Rig, check_accounts, get, payload_of, put, until
+from tests.support.records import encode_map
 
 W, M, V = (Part(name, "float32", (8,)) for name in "wmv")
 SPECS = (PartSpec("w", "float32", (8,)), PartSpec("m", "float32", (8,), 0.0), PartSpec("v", "float32", (8,), 0.5))

@@ -134,7 +134,7 @@ async def test_b2_what_the_room_held_before_reaches_no_device(rig: Rig) -> None:
         session = await begin(rig.engine, b"key %d" % size_bytes, size_bytes)
         await receive(session, payload_of(4, size_bytes), 700)
         await session.commit()
-        offset = session._offset + session._header_bytes + size_bytes
+        offset = session._place[4] + session._header_bytes + size_bytes
         padding = -offset % rig.device.block_bytes
         last = rig.device.image.read(offset + padding - rig.device.block_bytes, rig.device.block_bytes)
         assert last[rig.device.block_bytes - padding :] == bytes(padding)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from storage.device.counters import OpKind
-from storage.entries import Durability
+from storage.entries import Conditions, Durability
+from storage.errors import PreconditionFailed
 from tests.support.engines import Rig, check_accounts, get, payload_of, peek, put, turns, until
 from tests.support.simulated_device import fail
 
@@ -42,6 +43,62 @@ async def test_d2_a_put_at_level_none_that_fails_lets_nothing_overtake_the_one_b
     else:
         assert await get(engine, b"key") == payload_of(3, 900)
     assert engine.counters.puts["lost"] == 1
+
+
+async def test_l1_a_batch_waits_for_what_was_acknowledged_before_it_and_not_for_what_goes_on_coming(rig: Rig) -> None:
+    """L1: puts at level ``none`` that come as fast as they are written do not keep a batch of their key waiting."""
+    engine, device = rig.engine, rig.device
+    await put(engine, b"first", b"v")
+    slabs = engine._index.geometry.slabs_offset
+    session = await engine.begin_put("n", b"key", 5)
+    await session.write(b"batch")
+    session.stage()
+    await turns()
+    device.hold = lambda kind, offset, _size: kind is OpKind.WRITE and offset >= slabs
+    before = payload_of(1, 900)
+    await put(engine, b"key", before, durability=Durability.NONE)
+    batch = asyncio.ensure_future(engine.commit_many([session]))
+    await turns()
+    assert not batch.done(), "D2: what was acknowledged before it joins before it"
+    for number in range(2, 20):
+        await put(engine, b"key", payload_of(number, 900), durability=Durability.NONE)
+        device.release(device.held[0])
+        await turns()
+    assert batch.done()
+    device.release_all()
+    await until(lambda: not engine.status().capacity.slots.in_flight)
+    assert await get(engine, b"key") == payload_of(19, 900), "acknowledged later than the batch began, it may be later"
+
+
+@pytest.mark.parametrize("what", ["put", "delete"])
+async def test_l1_a_condition_is_refused_although_its_key_goes_on_changing(rig: Rig, what: str) -> None:
+    """L1, D3: once what it was decided against is durable, whatever was queued behind that meanwhile."""
+    engine, device = rig.engine, rig.device
+    written = await put(engine, b"key", b"v")
+    geometry = engine._index.geometry
+    device.hold = lambda kind, offset, _size: (
+        kind is OpKind.WRITE and geometry.journal_offset <= offset < geometry.slabs_offset
+    )
+    puts = [asyncio.ensure_future(put(engine, b"key", b"0"))]
+    await until(lambda: bool(device.held))
+    stale = Conditions(write_ids=frozenset({written.write_id}))
+    change = asyncio.ensure_future(
+        put(engine, b"key", b"mine", conditions=stale)
+        if what == "put"
+        else engine.delete("n", b"key", conditions=stale)
+    )
+    await turns()
+    assert not change.done(), "D3: what it was decided against may yet be undone"
+    for number in range(1, 20):
+        puts.append(asyncio.ensure_future(put(engine, b"key", b"%d" % number)))
+        await turns()
+        device.release(device.held[0])
+        await turns()
+    assert change.done()
+    assert isinstance(change.exception(), PreconditionFailed)
+    device.release_all()
+    await asyncio.gather(*puts)
+    assert await get(engine, b"key") == b"19"
 
 
 @pytest.mark.parametrize("in_batch", [False, True])

@@ -14,6 +14,7 @@ import numpy as np
 from storage.buffers import Buffer, BufferArena
 from storage.engine import Engine
 from storage.entries import UNCONDITIONAL, Conditions, Durability, PutResult
+from storage.entry_reader import EntryReader
 from storage.errors import EntryNotFound, GeometryInvalid, RawblockdError
 from storage.format.geometry import NO_CLASS, Geometry, plan
 from storage.format.parts import Part
@@ -21,7 +22,6 @@ from storage.format.row import SlotState
 from storage.format.superblock import Superblock
 from storage.formatting import write_format
 from storage.options import EngineOptions
-from storage.read_path import EntryReader
 from tests.support.simulated_device import Image, SimulatedDevice
 
 UUID = bytes(range(16))
@@ -36,6 +36,9 @@ ABSENT = None
 
 class PoisonedArena(BufferArena):
     """Every piece handed out is full of poison."""
+
+    huge_bytes = 0
+    """Not asked of the kernel, which takes milliseconds: such arenas are made by the thousand."""
 
     def _take(self, order: int) -> Buffer | None:
         buffer = super()._take(order)
@@ -242,7 +245,7 @@ def check_accounts(engine: Engine) -> None:
     index = engine._index
     table, geometry = index.table, index.geometry
     status = engine.status()
-    in_flight, limbo = set(index.slots.in_flight), set(index.slots.limbo_row_ids())
+    in_flight, limbo = set(index.slots.in_flight), set(index.slots._limbo_ids)
     assert not in_flight & limbo
     used: dict[int, list[int]] = {}
     totals = [
@@ -251,7 +254,7 @@ def check_accounts(engine: Engine) -> None:
     live_digests: set[bytes] = set()
     for slab in np.flatnonzero(table.slab_class != NO_CLASS).tolist():
         slot_class = int(table.slab_class[slab])
-        free = set(index.slots.free_row_ids(slot_class))
+        free = set(index.slots._free[slot_class])
         counts = totals[slot_class]
         for row_id in table.row_ids_of_slab(slab).tolist():
             row = table.row(row_id)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from storage.device.counters import SHORT, IoCounters, OpKind
+from storage.device.direct_read import DirectRead, DirectWrite, by_future
 from storage.device.operations import IoFuture
 from storage.device.read_batch import ReadBatch, Reads, read_each
 from storage.errors import DeviceFailed, FlushFailed, ReadFailed, WriteFailed
@@ -239,6 +240,12 @@ class SimulatedDevice:
 
     def read_many(self, reads: Reads) -> ReadBatch:
         return read_each(self, reads)
+
+    def begin_read(self, read: DirectRead) -> None:
+        by_future(self, read)
+
+    def begin_write(self, write: DirectWrite) -> None:
+        by_future(self, write)
 
     def write(self, offset_bytes: int, buffer: memoryview) -> asyncio.Future[None]:
         self._check(offset_bytes, len(buffer))

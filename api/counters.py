@@ -57,6 +57,12 @@ class HttpCounters:
 
     def record(self, route: str, method: str, code: int, seconds: float) -> None:
         """Count one request. An undeclared route counts as ``other``, a rare method too."""
+        label = (route, method, code)
+        count = self.requests.get(label)
+        if count is not None:  # nearly always: seen before, and so declared
+            self.requests[label] = count + 1
+            self.durations[route, method].observe(seconds)
+            return
         if route not in self._routes:
             route = OTHER
         if method not in METHODS:

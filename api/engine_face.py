@@ -5,7 +5,7 @@ Naming it here keeps the layer honest about what it uses. All calls run on the l
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Protocol
 
 from storage.counters import EngineCounters
@@ -14,7 +14,7 @@ from storage.errors import RawblockdError
 from storage.events import Event, EventFeed
 from storage.format.parts import Part
 from storage.format.row import Row
-from storage.import_session import Difference, ImportPolicy, ImportResult, ImportView
+from storage.imports.session import Difference, ImportPolicy, ImportResult, ImportView
 from storage.leases import LeaseResult, LeaseView
 from storage.listing import ListingPage
 from storage.namespace_settings import NamespaceSettings
@@ -30,6 +30,11 @@ class EntryReader(Protocol):
 
     @property
     def info(self) -> EntryInfo: ...
+
+    @property
+    def piece_bytes(self) -> int:
+        """Most bytes of one of the ``pieces``: what is read at once, from the start of a chunk on."""
+        ...
 
     def whole(self, start_byte: int, stop_byte: int) -> memoryview | None:
         """The verified bytes at once, until ``close``, if the record was read whole; else ``pieces`` reads them."""
@@ -58,9 +63,18 @@ class ValuePut(Protocol):
 
     async def make_room(self) -> None: ...
 
+    def write_now(self, data: bytes | memoryview) -> bool:
+        """As ``write``, if the bytes fit into the piece under way; else False, and nothing was taken."""
+        ...
+
     async def write(self, data: bytes | memoryview) -> None: ...
 
     async def commit(self) -> PutResult: ...
+
+    def commit_soon(self, done: Callable[[PutResult | RawblockdError], None]) -> None:
+        """As ``commit``; ``done`` is told the result, or the error when everything is given back already. At level
+        ``none`` at once."""
+        ...
 
     def stage(self) -> None: ...
 
@@ -91,6 +105,11 @@ class EngineFace(Protocol):
     """Errors are those of ``storage.errors``; which ones is said in ``docs/http.md`` by route."""
 
     @property
+    def phase(self) -> EngineState:
+        """As ``state``, but ``ready`` whatever it suffers from: quick to ask for."""
+        ...
+
+    @property
     def state(self) -> EngineState: ...
 
     @property
@@ -109,10 +128,33 @@ class EngineFace(Protocol):
 
     async def head(self, namespace: str, key: bytes, *, lease_id: str = ...) -> EntryInfo: ...
 
+    def begin_read(self, namespace: str, key: bytes, done: Callable[[EntryReader | None], None]) -> bool:
+        """Begin to read an entry whole; False if it takes more than one step, and ``open_read`` must do it.
+
+        ``done`` is called later, at any rate: with a verified reader, to be closed, or with None if ``open_read`` must
+        decide. Raises EntryNotFound, KeyInvalid, NamespaceInvalid, Starting, Draining.
+        """
+        ...
+
     async def open_read(
         self, namespace: str, key: bytes, *, lease_id: str = ..., sparse: bool = ..., known_ids: frozenset[int] = ...
     ) -> EntryReader:
         """``sparse``, or an entry whose write id is one of ``known_ids``: no more is read than what is asked for."""
+        ...
+
+    def begin_put_now(
+        self,
+        namespace: str,
+        key: bytes,
+        payload_bytes: int,
+        content_type: str = ...,
+        metadata: tuple[tuple[str, str], ...] = ...,
+        expires_at: int = ...,
+        parts: Sequence[Part] = ...,
+        durability: Durability = ...,
+        conditions: Conditions = ...,
+    ) -> ValuePut | None:
+        """As ``begin_put``; None, and nothing is begun, where something must be waited for."""
         ...
 
     async def begin_put(

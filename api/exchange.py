@@ -6,7 +6,8 @@ A handler is a coroutine. It is stepped by whoever received the request, not by 
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 from api.access.gate import Place
 from api.access.permissions import Room
@@ -76,6 +77,16 @@ class Exchange(Protocol):
         """True from the moment the head of an answer is handed over: nothing else can be answered any more."""
         ...
 
+    # -- who answers ----------------------------------------------------------------------------------------------
+
+    def handle(self, handler: Coroutine[Any, Any, None]) -> None:
+        """Let a coroutine answer. It is stepped at once; the request ends with it."""
+        ...
+
+    def step(self, handler: Callable[..., bool], *arguments: object) -> None:
+        """Let an ordinary call answer, or a part of it: the request ends with it if it returns True, or raises."""
+        ...
+
     # -- the body -------------------------------------------------------------------------------------------------
 
     @property
@@ -89,6 +100,10 @@ class Exchange(Protocol):
         A client has the body timeout for each ``limits.TRICKLE_BYTES``, and for the last ones; only the time in which
         it is waited for counts.
         """
+        ...
+
+    def take_arrived(self, target: BodyTarget) -> bool:
+        """Copy what has arrived of the body into ``target``, as far as it has room now; True if that is all of it."""
         ...
 
     async def receive_into(self, target: BodyTarget) -> None:

@@ -17,7 +17,7 @@ _REFUSALS: dict[EngineState, type[Unavailable]] = {
 
 def refuse_unless_serving(engine: EngineFace) -> None:
     """Raise at once, rather than let a request wait for the recovery."""
-    refusal = _REFUSALS.get(engine.state)
+    refusal = _REFUSALS.get(engine.phase)
     if refusal is not None:
         raise refusal()
 

@@ -34,23 +34,23 @@ class ValuePath:
         """True if the path is answered here."""
         return raw_path.startswith(PREFIX) or self._doors.lead_to(raw_path) or self._streams.lead_to(raw_path)
 
-    async def handle(self, exchange: Exchange) -> None:
-        """Answer a request whose path leads here."""
+    def begin(self, exchange: Exchange) -> bool:
+        """Answer a request whose path leads here; True if that is done already. For ``Exchange.step``."""
         started = time.perf_counter()
         try:
             credentials = self._admission.admit(exchange.method, exchange.fields, exchange.place)
         except RequestRefused as error:
-            self._refuse(exchange, problem_of(error, 0), started)
-            return
+            return self._refuse(exchange, problem_of(error, 0), started)
         raw_path = exchange.raw_path
         if raw_path.startswith(PREFIX) and serves(exchange.room, Room.VALUES):
-            await self._values.handle(exchange, credentials, started)
-        elif self._streams.lead_to(raw_path):
-            await self._streams.handle(exchange, credentials, started)
+            return self._values.begin(exchange, credentials, started)
+        if self._streams.lead_to(raw_path):
+            exchange.handle(self._streams.handle(exchange, credentials, started))
         elif not serves(exchange.room, Room.VALUES):
-            self._refuse(exchange, problem_of_status(404), started)
+            return self._refuse(exchange, problem_of_status(404), started)
         else:
-            await self._doors.handle(exchange, credentials, started)
+            exchange.handle(self._doors.handle(exchange, credentials, started))
+        return False
 
     def end_in_mistake(self, exchange: Exchange) -> None:
         """Answer 500 if nothing is answered yet. The connection ends with it: nobody knows how much of a body was
@@ -59,6 +59,7 @@ class ValuePath:
             problem = problem_of_status(500)
             exchange.refuse(problem.status, encode(problem.all_headers()), problem.body(), linger=False)
 
-    def _refuse(self, exchange: Exchange, problem: Problem, started: float) -> None:
+    def _refuse(self, exchange: Exchange, problem: Problem, started: float) -> bool:
         refuse(exchange, problem)
         self._counters.record(OTHER, exchange.method, problem.status, time.perf_counter() - started)
+        return True

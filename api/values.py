@@ -13,12 +13,11 @@ from api.counters import OTHER, HttpCounters
 from api.engine_face import EngineFace
 from api.exchange import Exchange
 from api.headers import refuse_upgrade_with_body
+from api.plain_values import PlainValues
 from api.problems import problem_of_status
 from api.refusals import FAILURES, answer_failure, refuse, refuse_method
-from api.serving import refuse_unless_serving
 from api.settings import ApiSettings
-from api.value_paths import decode_key, decode_namespace
-from api.value_request import ValueRequest
+from api.value_request import ValueRequest, let_in
 from api.value_routes import ValueRoute, ValueRoutes
 
 
@@ -34,7 +33,10 @@ class Values:
         for route in self._routes.all:
             counters.declare(route.template, route.handlers)
 
-    async def handle(self, exchange: Exchange, credentials: Credentials, started: float) -> None:
+        self.begin = PlainValues(engine, settings, counters, admission, self._handle).begin
+        """Answers a request, as it does."""
+
+    async def _handle(self, exchange: Exchange, credentials: Credentials, started: float) -> None:
         route, namespace, key = self._routes.find(exchange.raw_path)
         code = 500
         try:
@@ -54,12 +56,10 @@ class Values:
             return refuse_method(exchange, route.handlers)
         try:
             refuse_upgrade_with_body(exchange.fields)
-            request.namespace = decode_namespace(namespace)
             template = route.permission_template(request.query)
-            self._admission.demand(request.credentials, template, exchange.method, request.namespace)
-            refuse_unless_serving(self._engine)
-            if key is not None:
-                request.key = decode_key(key)
+            request.namespace, request.key = let_in(
+                self._engine, self._admission, request.credentials, template, exchange.method, namespace, key
+            )
             return await answer(request)
         except FAILURES as error:
             return answer_failure(exchange, error, self._settings.retry_after_seconds)

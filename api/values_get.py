@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing
+from functools import lru_cache
 
 from api.conditions import Verdict, evaluate_read, maybe_known
 from api.engine_face import EntryReader
@@ -21,6 +22,23 @@ from storage.errors import PreconditionFailed
 
 _PARAMETERS = frozenset({"lease", "part"})
 _LASTING = b"accept-ranges: bytes\r\n" + HIT + NO_SCRIPTS
+
+
+UNPLAIN = frozenset(
+    {
+        *(b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"range"),
+        *(b"content-length", b"transfer-encoding", b"upgrade", b"expect"),
+    }
+)
+"""With one of these fields a GET may be answered with something else than the whole value, or has a body."""
+
+
+def answer_whole(exchange: Exchange, reader: EntryReader) -> None:
+    """Answer a GET without ``UNPLAIN`` fields and query from a record that was read whole."""
+    info = reader.info
+    value = reader.whole(0, info.payload_bytes)
+    assert value is not None
+    exchange.answer(200, _entry_lines(info), value)
 
 
 async def answer_head(request: ValueRequest) -> int:
@@ -122,10 +140,18 @@ def _send_not_modified(exchange: Exchange, info: EntryInfo) -> int:
 
 
 def _entry_lines(info: EntryInfo) -> bytes:
-    return b'etag: "%016x"\r\n%b%b%b%b' % (
-        info.write_id,
-        metadata_lines(info),
-        parts_lines(info.parts),
-        freshness_lines(info, time.time()),
-        _LASTING,
-    )
+    tag = b'etag: "%016x"\r\n' % info.write_id
+    if info.metadata or info.parts or info.expires_at:
+        return tag + _lines(info, time.time())
+    # What is left to tell is the same for all values that came within a second.
+    return tag + _plain_lines(info.content_type, int(info.stored_at))
+
+
+@lru_cache(maxsize=4096)
+def _plain_lines(content_type: str, stored_at: int) -> bytes:
+    return _lines(EntryInfo("", b"", 0, 0, stored_at, 0, content_type, (), ()), stored_at)
+
+
+def _lines(info: EntryInfo, now: float) -> bytes:
+    """All header fields of an entry but its tag, which is never the same."""
+    return b"%b%b%b%b" % (metadata_lines(info), parts_lines(info.parts), freshness_lines(info, now), _LASTING)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from api.conditions import read_conditions
 from api.defaults import durability_of, expiry_of
 from api.digests import DigestCheck, read_digests
 from api.engine_face import ValuePut
+from api.errors import ContentRangeUnsupported
+from api.exchange import BodyTarget, Exchange
 from api.freshness import read_ttl
 from api.headers import declared_length
 from api.metadata import read_content_type, read_metadata
@@ -13,7 +17,7 @@ from api.parameters import read_durability, read_parameters
 from api.parts import read_parts
 from api.value_request import ValueRequest
 from storage.entries import Durability, PutResult
-from storage.errors import ContentRangeUnsupported, ParameterInvalid
+from storage.errors import ParameterInvalid
 
 _PARAMETERS = frozenset({"ttl", "durability"})
 
@@ -27,6 +31,22 @@ async def answer_put(request: ValueRequest, sha256: bytes | None = None) -> int:
     100 Continue never sends it in vain. Raises the engine's errors, those of the header fields, ``BodyTimeout`` and
     ``ClientGone``; then nothing of the put is left.
     """
+    head = read_put(request, sha256)
+    put = await request.engine.begin_put(request.namespace, request.key, head.payload_bytes, **head.options)
+    return await finish_put(request.exchange, put, head.check)
+
+
+class PutHead(NamedTuple):
+    """What the head of a put says."""
+
+    payload_bytes: int
+    options: dict[str, Any]
+    """What the engine is told besides."""
+    check: DigestCheck | None
+
+
+def read_put(request: ValueRequest, sha256: bytes | None = None) -> PutHead:
+    """Raises what the header fields or the query can be refused with."""
     fields = request.fields
     length = declared_length(fields)
     _refuse_unsupported(fields)
@@ -40,33 +60,41 @@ async def answer_put(request: ValueRequest, sha256: bytes | None = None) -> int:
         check.demand("sha256", sha256)
     content_type = read_content_type(fields)
     metadata = read_metadata(fields, content_type)
-    parts = read_parts(fields)
-    put = await request.engine.begin_put(
-        request.namespace,
-        request.key,
-        length,
-        content_type=content_type,
-        metadata=metadata,
-        expires_at=expires_at,
-        parts=parts,
-        durability=durability,
-        conditions=conditions,
-    )
+    options = {
+        "content_type": content_type,
+        "metadata": metadata,
+        "expires_at": expires_at,
+        "parts": read_parts(fields),
+        "durability": durability,
+        "conditions": conditions,
+    }
+    return PutHead(length, options, check)
+
+
+async def finish_put(exchange: Exchange, put: ValuePut, check: DigestCheck | None) -> int:
+    """Receive what is missing of the body, commit and answer."""
     result: PutResult | None = None
     try:
-        if check is None:
-            await request.exchange.receive_into(put)
-        else:
-            await request.exchange.receive_into(_Checked(put, check))
+        await exchange.receive_into(target_of(put, check))
+        if check is not None:
             check.verify()
         result = await put.commit()
     finally:
         # Also when the task is cancelled: the slot and the buffer must not stay behind.
         if result is None:
             put.abort()
+    return answer_stored(exchange, result)
+
+
+def answer_stored(exchange: Exchange, result: PutResult) -> int:
     status = 201 if result.created else 204
-    request.exchange.answer(status, b'etag: "%016x"\r\n%b' % (result.write_id, _LEVELS[result.durability]))
+    exchange.answer(status, b'etag: "%016x"\r\n%b' % (result.write_id, _LEVELS[result.durability]))
     return status
+
+
+def target_of(put: ValuePut, check: DigestCheck | None) -> BodyTarget:
+    """Where the body goes."""
+    return put if check is None else _Checked(put, check)
 
 
 class _Checked:

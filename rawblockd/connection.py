@@ -33,8 +33,9 @@ from api.exchange import Body
 from api.headers import read_fields
 from api.value_path import ValuePath
 from rawblockd.exchange import ConnectionExchange
-from rawblockd.handling import Handling
+from rawblockd.known_heads import Head, KnownHeads, find_head
 from rawblockd.receiver import READ_BYTES, Receiver
+from rawblockd.refusal import Refusal, too_many_connections
 
 log = logging.getLogger("rawblockd.http")
 
@@ -46,13 +47,6 @@ FIELDS_MAX = 128
 """Header fields: 64 of metadata, and the usual rest."""
 EXCESS_CONNECTIONS = 64
 """Connections above max_connections that still get an answer; those beyond are closed unheard."""
-SWEEP_SLACK_SECONDS = 2.0
-"""Time the application has to answer a stalled client itself before its connection is cut."""
-
-LINGER_SECONDS = 2.0
-LINGER_MAX_BYTES = 1 << 20
-"""How long, and how much of what the client still sends, is thrown away behind a refusal before the connection goes."""
-
 PIPELINED_AT_ONCE = 16
 """Pipelined requests answered in one go, if none of them has to wait; then others have a turn of the loop."""
 
@@ -68,11 +62,6 @@ class ConnectionLimits:
     keep_alive_seconds: float
 
 
-def problem(status: int, title: str, code: str) -> bytes:
-    """A problem document (RFC 9457) for what is refused before the application hears of it."""
-    return f'{{"type":"about:blank","title":"{title}","status":{status},"code":"{code}"}}'.encode()
-
-
 Cycle = RequestResponseCycle | ConnectionExchange
 
 
@@ -81,10 +70,10 @@ class Connection(HttpToolsProtocol):
     value_path: ValuePath | None
     """Without one, everything is ASGI."""
     room: Room | None
-    read_buffer: memoryview
-    """Shared by the connections of one server, and so of one loop."""
-    handlings: set[Handling]
-    """Those of the server that have not ended within their first step, also of clients that have left."""
+    read_buffer: bytearray
+    """Shared by the connections of one server, and so of one loop: what was read is used up before the next read."""
+    unended: set[ConnectionExchange]
+    """Those of the server whose handlers have not ended within their first step, also of clients that have left."""
 
     def __init__(
         self,
@@ -94,25 +83,29 @@ class Connection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._head_open = True
+        self.head_open = True
         self._head_bytes = 0
-        self._refused = False
-        self._refusal = b""
+        self.refusal: Refusal | None = None
+        self._is_between = True
+        """The parser is through with a message, and the next byte that it gets begins one."""
+        self._known_heads = KnownHeads()
+        self._unknown_head: Head | None = None
         self._running: Cycle | None = None
         """The newest request that was begun."""
-        self._is_busy = False
+        self.is_busy = False
         """Its handler is not through."""
         self._ready: ConnectionExchange | None = None
         """To be begun when the parser is through with what was read: often the body has come by then."""
         self._advancing = False
+        self._ends = False
+        """The client has sent all that it will: behind the last answer the connection ends."""
         self._lingering: ConnectionExchange | None = None
-        self._discarded_bytes = 0
         self.heard_at = self.loop.time()
-        self._head_began_at = self.heard_at
-        self._idle_since: float | None = None
-        self._unsent_bytes = 0
-        self._sent_at = self.heard_at
-        self._receiver = Receiver(self, self.read_buffer)
+        self.head_began_at = self.heard_at
+        self.idle_since: float | None = None
+        self.unsent_bytes = 0
+        self.sent_at = self.heard_at
+        self._receiver = Receiver(self, memoryview(self.read_buffer))
         self._descriptor = -1
         self._default_headers: list[tuple[bytes, bytes]] = []
         self._server_lines = b""
@@ -129,7 +122,7 @@ class Connection(HttpToolsProtocol):
         if excess > EXCESS_CONNECTIONS:
             transport.abort()
         elif excess > 0:
-            self.app = _too_many
+            self.app = too_many_connections
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._newest_exchange is not None:
@@ -166,18 +159,50 @@ class Connection(HttpToolsProtocol):
     def note_heard(self) -> None:
         self.heard_at = self.loop.time()
 
-    def data_received(self, data: bytes) -> None:
+    def on_read(self, data: memoryview) -> None:
+        """``data``, at the start of the buffer, was read."""
         self.heard_at = self.loop.time()
-        self._idle_since = None
-        if self._refused:
-            self._discard(len(data))
+        rests, self.idle_since = self.idle_since is not None, None
+        if rests and self._is_between and self._lingering is None and self.refusal is None:
+            head = find_head(self.read_buffer, len(data))
+            if head is not None:
+                fields = self._known_heads.fields(head)
+                if fields is not None and self._begin_known(head, fields, data):
+                    return
+                self._unknown_head = head
+        self.data_received(data)  # type: ignore[arg-type]
+        self._unknown_head = None
+
+    def _begin_known(self, head: Head, fields: dict[bytes, bytes], data: memoryview) -> bool:
+        """Begin a request whose head is known, without the parser. False if more than one request was read."""
+        length = int(head.length_text) if head.length_text else 0
+        if len(data) - head.size_bytes > length:
+            return False
+        exchange = ConnectionExchange(
+            self, head.method, head.raw_path, b"", fields, keep_alive=True, awaits_continue=False
+        )
+        self.cycle = exchange  # type: ignore[assignment]
+        if length:
+            exchange.take_unparsed(data[head.size_bytes :], length)
+            self._begin(exchange, self.app)
+            exchange.keep_pieces()
+            if exchange.more_body and not exchange.response_complete:
+                self._receiver.unparsed = exchange
+        else:
+            exchange.more_body = False
+            self._begin(exchange, self.app)
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        if self.refusal is not None:
+            self.refusal.discard(len(data))
             return
         if self._lingering is not None and self._lingering.throw_away(len(data)):
             return
-        if self._head_open:
+        if self.head_open:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._head_open and self._head_bytes > HEAD_MAX_BYTES and not self._refused:
+        if self.head_open and self._head_bytes > HEAD_MAX_BYTES and self.refusal is None:
             self._refuse(431, "The head of the request is too large.", "head_too_large")
         ready = self._ready
         if ready is not None:
@@ -188,17 +213,28 @@ class Connection(HttpToolsProtocol):
             # Not the newest request: the end of a body may have come with the head of the next one.
             self._running.on_parsed()
 
+    def on_end_of_input(self) -> bool:
+        """The client has ended its side. True if the connection stays for the answers that are due.
+
+        In the middle of a request, between two, and behind one whose answer has no end of itself, it has left. Above
+        TLS both sides end at once, and the transport asks nobody.
+        """
+        is_due = self._is_between and not self._is_idle() and not self.cycle.more_body and not self.is_stream
+        self._ends = is_due and self._descriptor >= 0 and self._lingering is None and self.refusal is None
+        return self._ends
+
     def on_message_begin(self) -> None:
-        self._head_open = True
-        self._head_began_at = self.heard_at
+        self._is_between = False
+        self.head_open = True
+        self.head_began_at = self.heard_at
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
 
     def on_headers_complete(self) -> None:
-        self._head_open = False
+        self.head_open = False
         head_bytes, self._head_bytes = self._head_bytes, 0
-        if self._refused or self._refuse_large_head(head_bytes):
+        if self.refusal is not None or self._refuse_large_head(head_bytes):
             return
         try:
             target = httptools.parse_url(self.url)
@@ -207,7 +243,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(400, "The request line is not valid.", "bad_request")
             return
         raw_path = target.path or b""
-        if self.value_path is not None and self.value_path.leads_to(raw_path) and self.app is not _too_many:
+        if self.value_path is not None and self.value_path.leads_to(raw_path) and self.app is not too_many_connections:
             self._new_exchange(raw_path, target.query or b"")
         else:
             self._hand_on()
@@ -228,6 +264,10 @@ class Connection(HttpToolsProtocol):
             keep_alive=parser.should_keep_alive() and (b"connection" not in fields or self._is_new_http()),
             awaits_continue=self.expect_100_continue,
         )
+        if self._unknown_head is not None:
+            if exchange.keep_alive:
+                self._known_heads.remember(self._unknown_head, fields)
+            self._unknown_head = None
         self.cycle = exchange  # type: ignore[assignment]
         if earlier is None or earlier.response_complete:
             self._running = self._ready = exchange
@@ -248,7 +288,7 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         # The parser goes on with what it has although the request was refused: there is no cycle for it.
-        if self._refused:
+        if self.refusal is not None:
             return
         newest = self._newest_exchange
         if newest is not None:
@@ -257,7 +297,8 @@ class Connection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._refused:
+        self._is_between = not self.parser.should_upgrade()
+        if self.refusal is not None:
             return
         newest = self._newest_exchange
         if newest is not None:
@@ -271,10 +312,15 @@ class Connection(HttpToolsProtocol):
 
     def end_direct_body(self) -> None:
         """The parser, which knows of no end, is replaced. Behind a body that was broken off the connection ends."""
-        if self._receiver.direct is not None:
-            self._receiver.direct = None
+        exchange, self._receiver.direct = self._receiver.direct, None
+        if exchange is not None and not exchange.is_unparsed:
+            self._is_between = not exchange.more_body
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def end_unparsed_body(self) -> None:
+        """All of it is there: what comes next is the parser's again."""
+        self._receiver.unparsed = None
 
     def linger(self, exchange: ConnectionExchange, seconds: float) -> None:
         """Let ``exchange`` throw away what still comes, and end the connection at the latest in ``seconds``."""
@@ -338,17 +384,28 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        self._is_busy = True
+        self.is_busy = True
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        self._is_busy = False
+        self.is_busy = False
         self.server_state.total_requests += 1
-        self._advance()
+        flow = self.flow
+        if (
+            self.pipeline
+            or self._ends
+            or self.refusal is not None
+            or flow.write_paused
+            or flow.read_paused
+            or self._advancing
+        ):
+            self._advance()
+        else:
+            self.idle_since = self.loop.time()
 
     def on_handled(self, exchange: ConnectionExchange, error: BaseException | None) -> None:
         """The handler of ``exchange`` has ended."""
-        self.handlings.discard(exchange.handling)
+        self.unended.discard(exchange)
         if isinstance(error, Exception):
             log.error("a mistake of the daemon in a request", exc_info=error)
             self._path_of_values.end_in_mistake(exchange)
@@ -362,7 +419,7 @@ class Connection(HttpToolsProtocol):
         self._advancing = True
         try:
             for _ in range(PIPELINED_AT_ONCE):
-                if self._is_busy or self.flow.write_paused or self.transport.is_closing():
+                if self.is_busy or self.flow.write_paused or self.transport.is_closing():
                     break
                 if not self.pipeline:
                     self._rest()
@@ -377,22 +434,24 @@ class Connection(HttpToolsProtocol):
 
     def _rest(self) -> None:
         """Nothing is in line."""
+        if self._ends:
+            self.transport.close()
+            return
         self.flow.resume_reading()
-        if self._refusal:
-            self._send_refusal()
+        if self.refusal is not None:
+            self.refusal.send()
         else:
-            self._idle_since = self.loop.time()
+            self.idle_since = self.loop.time()
 
     def _begin(self, cycle: Cycle, app: ASGI3Application) -> None:
         if not isinstance(cycle, ConnectionExchange):
             self._start_asgi_task(cycle, app)
             return
         self._running = cycle
-        self._is_busy = True
-        handling = cycle.handling = Handling(self.loop, self._path_of_values.handle(cycle), cycle.on_handled)
-        handling.first_step()
-        if not handling.is_over:
-            self.handlings.add(handling)
+        self.is_busy = True
+        cycle.step(self._path_of_values.begin, cycle)
+        if not cycle.is_over:
+            self.unended.add(cycle)
 
     # -- what is refused -------------------------------------------------------------------------------------------
 
@@ -406,7 +465,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(431, "The request has too many header fields.", "head_too_large")
         elif received_bytes > HEAD_MAX_BYTES and self._head_size_bytes() > HEAD_MAX_BYTES:
             self._refuse(431, "The head of the request is too large.", "head_too_large")
-        return self._refused
+        return self.refusal is not None
 
     def _head_size_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -417,21 +476,10 @@ class Connection(HttpToolsProtocol):
         else:
             self._refuse(400, msg, "bad_request")
 
-    def _discard(self, size_bytes: int) -> None:
-        self._discarded_bytes += size_bytes
-        if self._discarded_bytes > LINGER_MAX_BYTES:
-            self.transport.abort()
-
     def _refuse(self, status: int, title: str, code: str) -> None:
-        if self._refused:
+        if self.refusal is not None:
             return
-        body = problem(status, title, code)
-        head = (
-            f"HTTP/1.1 {status} \r\ncontent-type: application/problem+json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self._refused = True
-        self._refusal = head.encode() + body
+        self.refusal = Refusal(self.transport, self.loop, status, title, code)
         newest: Cycle | None = self.pipeline[0][0] if self.pipeline else self._running
         if newest is not None and newest.more_body:
             # It was refused in mid-body, so its own answer is this one.
@@ -443,56 +491,8 @@ class Connection(HttpToolsProtocol):
                     newest.is_refused = True
             _disconnect(newest)
         # Answers that are due come first: written now, this one would be taken for one of theirs.
-        if self._refusal and self._is_idle():
-            self._send_refusal()
-
-    def _send_refusal(self) -> None:
-        if self.transport.is_closing():
-            return
-        self.transport.write(self._refusal)
-        self._refusal = b""
-        # Closing with bytes unread would reset the connection, and the client might never see the answer.
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        else:
-            # TLS has no half-closed connections; its own goodbye waits for the client's.
-            self.transport.close()
-        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
-
-    # -- what takes too long ---------------------------------------------------------------------------------------
-
-    def sweep(self, now: float) -> None:
-        """End the connection if the client has stalled, or was idle, for too long. ``now`` is the loop's time."""
-        unsent_bytes = self.transport.get_write_buffer_size()
-        if unsent_bytes == 0 or unsent_bytes != self._unsent_bytes:
-            self._sent_at = now
-        self._unsent_bytes = unsent_bytes
-        unread = now - self._sent_at > self.limits.send_timeout_seconds + SWEEP_SLACK_SECONDS
-        if unread or now - self._silent_since(now) > self.limits.body_timeout_seconds + SWEEP_SLACK_SECONDS:
-            self.transport.abort()
-        elif self._idle_since is None:
-            if self._has_nothing_to_do():
-                # What came behind the answer was the rest of a body that nobody read.
-                self._idle_since = now
-        elif now - self._idle_since > self.limits.keep_alive_seconds:
-            self.transport.close()
-
-    def _has_nothing_to_do(self) -> bool:
-        if self._refused or self._head_open or self._is_busy or self.pipeline:
-            return False
-        return not (self.flow.write_paused or self.flow.read_paused or self.cycle.more_body)
-
-    def _silent_since(self, now: float) -> float:
-        """Since when the next move has been the client's; ``now`` while it isn't.
-
-        A head counts from its beginning: dripping bytes does not prolong it. A body counts from its last piece.
-        Between two requests a client may be idle.
-        """
-        if self._idle_since is not None or self.flow.read_paused or self._refused:
-            return now
-        if self._head_open:
-            return self._head_began_at
-        return self.heard_at if self.cycle.more_body else now
+        if self._is_idle():
+            self.refusal.send()
 
 
 def _disconnect(cycle: Cycle) -> None:
@@ -504,25 +504,13 @@ def _disconnect(cycle: Cycle) -> None:
         cycle.message_event.set()
 
 
-async def _too_many(_scope: Any, _receive: Any, send: Any) -> None:
-    body = problem(503, "Too many connections.", "too_many_connections")
-    headers = [
-        (b"content-type", b"application/problem+json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"retry-after", b"1"),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
 def connection_class(limits: ConnectionLimits, value_path: ValuePath | None, room: Room | None) -> type[Connection]:
     """The protocol class for a server: uvicorn makes the instances itself, so what they share goes into the class."""
     shared: dict[str, Any] = {
         "limits": limits,
         "value_path": value_path,
         "room": room,
-        "read_buffer": memoryview(bytearray(READ_BYTES)),
-        "handlings": set(),
+        "read_buffer": bytearray(READ_BYTES),
+        "unended": set(),
     }
     return type("Connection", (Connection,), shared)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from asyncio import TimerHandle
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -29,7 +30,7 @@ class ConnectionExchange:
     What most requests never change is the class's: there is one of these for each.
     """
 
-    handling: Handling
+    _handling: Handling | None = None
     _gone = False
 
     more_body = True
@@ -38,6 +39,8 @@ class ConnectionExchange:
     _pieces_bytes = 0
     _arrived_bytes = 0
     _target: BodyTarget | None = None
+    is_unparsed = False
+    """Its head was known, and its body goes past the parser."""
     _waits_for_body = False
     _late = False
     _fresh_bytes = 0
@@ -73,7 +76,7 @@ class ConnectionExchange:
         self.fields = fields
         self.keep_alive = keep_alive
         self._awaits_continue = awaits_continue
-        self._pieces: deque[bytes] = deque()
+        self._pieces: deque[bytes | memoryview] = deque()
         self._pace_began_at = self._waited_until = connection.heard_at
 
     @property
@@ -97,8 +100,37 @@ class ConnectionExchange:
         self._gone = True
         self._wake()
 
-    def on_handled(self, _handling: Handling, error: BaseException | None) -> None:
-        """The handler has ended."""
+    # -- who answers -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """True when nobody answers any more."""
+        return self._is_handled
+
+    def handle(self, handler: Coroutine[Any, Any, None]) -> None:
+        handling = self._handling = Handling(self._connection.loop, handler, self._on_handled)
+        handling.first_step()
+
+    def step(self, handler: Callable[..., bool], *arguments: object) -> None:
+        try:
+            if not handler(*arguments):
+                return
+        except BaseException as error:  # as of a coroutine: whatever a handler raises is its outcome
+            self._end(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._end(None)
+
+    def cancel(self) -> None:
+        """End the handler where it waits. An ordinary call waits for the device alone, which ends by itself."""
+        if self._handling is not None:
+            self._handling.cancel()
+
+    def _on_handled(self, _handling: Handling, error: BaseException | None) -> None:
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
         self._is_handled = True
         self._connection.on_handled(self, error)
 
@@ -106,7 +138,8 @@ class ConnectionExchange:
         """Let the handler go on, if it waits for the client."""
         if self._waits_for_body or self._waits_for_drain:
             self._waits_for_body = self._waits_for_drain = False
-            self.handling.resume()
+            assert self._handling is not None, "only a coroutine waits for the client"
+            self._handling.resume()
 
     # -- the body: what the connection tells -------------------------------------------------------------------------
 
@@ -120,6 +153,33 @@ class ConnectionExchange:
             self._pieces_bytes += len(data)
             if self._pieces_bytes > HIGH_WATER_LIMIT:
                 self._connection.flow.pause_reading()
+
+    def take_unparsed(self, body: memoryview, length: int) -> None:
+        """``body`` is what has come already of ``length`` bytes that go past the parser. It lies in the connection's
+        buffer: the first step of the handler may take it from there, else ``keep_pieces`` copies it."""
+        self.is_unparsed = True
+        count = len(body)
+        if count:
+            self._pieces.append(body)
+            self._pieces_bytes = self._arrived_bytes = count
+        self.more_body = count < length
+
+    def keep_pieces(self) -> None:
+        """The connection needs its buffer for the next read."""
+        if self._pieces:
+            self._pieces[0] = bytes(self._pieces[0])
+
+    @property
+    def missing_bytes(self) -> int:
+        return self._length - self._arrived_bytes
+
+    def on_unparsed(self, data: bytes) -> None:
+        """A piece of the body that goes past the parser."""
+        self.on_body(data)
+        if not self.missing_bytes:
+            self._connection.end_unparsed_body()
+            self.on_message_complete()
+        self.on_parsed()
 
     def on_message_complete(self) -> None:
         self.more_body = False
@@ -146,6 +206,7 @@ class ConnectionExchange:
         if self._arrived_bytes == self._length:
             self.more_body = False
             self._connection.end_direct_body()
+            self._connection.end_unparsed_body()
         elif len(target.room()):
             return
         self._wake()
@@ -164,7 +225,13 @@ class ConnectionExchange:
                 self._body_taken = True
                 return b""
             await self._wait_for_body()
-        return self._take_piece()
+        return bytes(self._take_piece())
+
+    def take_arrived(self, target: BodyTarget) -> bool:
+        while self._pieces and len(self._pieces[0]) <= len(target.room()):
+            _copy_whole(self._take_piece(), target)
+        self._body_taken = not self._pieces and not self.more_body
+        return self._body_taken
 
     async def receive_into(self, target: BodyTarget) -> None:
         while True:
@@ -193,7 +260,7 @@ class ConnectionExchange:
             self._target = None
             self._connection.end_direct_body()
 
-    def _take_piece(self) -> bytes:
+    def _take_piece(self) -> bytes | memoryview:
         piece = self._pieces.popleft()
         self._pieces_bytes -= len(piece)
         self._note_pace(len(piece))
@@ -385,13 +452,16 @@ class ConnectionExchange:
         self._complete()
 
 
-async def _copy(piece: bytes, target: BodyTarget) -> None:
-    """Let a piece go where the body goes. Suspends only where ``make_room`` does."""
-    room = target.room()
+def _copy_whole(piece: bytes | memoryview, target: BodyTarget) -> None:
     count = len(piece)
-    if count <= len(room):
-        room[:count] = piece
-        target.filled(count)
+    target.room()[:count] = piece
+    target.filled(count)
+
+
+async def _copy(piece: bytes | memoryview, target: BodyTarget) -> None:
+    """Let a piece go where the body goes. Suspends only where ``make_room`` does."""
+    if len(piece) <= len(target.room()):
+        _copy_whole(piece, target)
         return
     view = memoryview(piece)
     while len(view):

@@ -20,8 +20,9 @@ import uvicorn
 from api.access.permissions import Room
 from api.value_path import ValuePath
 from rawblockd.connection import Connection, ConnectionLimits, connection_class
-from rawblockd.handling import Handling
+from rawblockd.exchange import ConnectionExchange
 from rawblockd.settings import Settings
+from rawblockd.sweeping import sweep
 from rawblockd.tls import TlsAcceptor
 
 log = structlog.stdlib.get_logger("rawblockd.http")
@@ -84,7 +85,7 @@ class HttpServer(uvicorn.Server):
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
                 if isinstance(connection, Connection):
-                    connection.sweep(now)
+                    sweep(connection, now)
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -140,8 +141,8 @@ class HttpServer(uvicorn.Server):
                 return
             await asyncio.sleep(POLL_SECONDS)
 
-    def _tasks(self) -> list[asyncio.Task[None] | Handling]:
-        return [*self.server_state.tasks, *self._connection_class.handlings]
+    def _tasks(self) -> list[asyncio.Task[None] | ConnectionExchange]:
+        return [*self.server_state.tasks, *self._connection_class.unended]
 
     def _cut_streams(self) -> None:
         """Streams of events have ended; whoever has not read the end by now missed nothing that it can't ask for."""

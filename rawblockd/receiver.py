@@ -27,19 +27,28 @@ class Receiver(asyncio.BufferedProtocol):
         self._buffer = buffer
         self.direct: ConnectionExchange | None = None
         """Takes what comes, while set; its target has room then, or reading is paused."""
+        self.unparsed: ConnectionExchange | None = None
+        """Its body comes, and not by the parser."""
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer if self.direct is None else self.direct.room_left()
+        if self.direct is not None:
+            return self.direct.room_left()
+        if self.unparsed is not None:
+            return self._buffer[: self.unparsed.missing_bytes]
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.direct is None:
-            self._connection.data_received(self._buffer[:nbytes])  # type: ignore[arg-type]
-        else:
+        if self.direct is not None:
             self._connection.note_heard()
             self.direct.filled(nbytes)
+        elif self.unparsed is not None:
+            self._connection.note_heard()
+            self.unparsed.on_unparsed(bytes(self._buffer[:nbytes]))
+        else:
+            self._connection.on_read(self._buffer[:nbytes])
 
-    def eof_received(self) -> None:
-        self._connection.eof_received()
+    def eof_received(self) -> bool:
+        return self._connection.on_end_of_input()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connection.connection_lost(exc)

@@ -31,7 +31,7 @@ class StandingEngine:
     """Stands still in one state. It has what the page asks of an engine, and refuses what an operator asks of it."""
 
     def __init__(self, state: EngineState, *reasons: Reason, step: str = "", ratio: float = 0.0) -> None:
-        self.state = state
+        self.state = self.phase = state
         self.reasons = list(reasons)
         self.progress = RecoveryProgress(ratio, step)
         self.counters = EngineCounters()

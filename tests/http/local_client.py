@@ -86,7 +86,7 @@ class LocalClient:
                 await _receive(reader, answer, goes_behind)
                 sending.cancel()
             writer.transport.abort()
-            while self._state.connections or self._class.handlings:
+            while self._state.connections or self._class.unended:
                 await asyncio.sleep(0)
         return answer
 

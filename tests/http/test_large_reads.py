@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from api import value_windows
 from storage.format.parts import Part
 from storage.limits import CHUNK_BYTES
 from tests.http.batches import HEADERS, pack, values
@@ -18,10 +17,8 @@ SIZE = 900_000
 
 
 @pytest.fixture
-async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+async def rig() -> AsyncIterator[Rig]:
     """Small devices have no large values, so what is large begins earlier here."""
-    monkeypatch.setattr(value_windows, "TRANSFER_MAX_BYTES", 4 * CHUNK_BYTES)
-    monkeypatch.setattr(value_windows, "_WINDOW_CHUNKS", 3)
     with short_journal():
         rig = Rig(formatted_image(slabs=20))
         await rig.start()
@@ -61,6 +58,20 @@ async def test_of_a_range_no_more_is_read_than_its_chunks(rig: Rig, client: Loca
     answer = await client.ask("GET", "/v1/kv/n/key", headers=[("Range", "bytes=700000-700099")])
     assert (answer.status, answer.body) == (206, value[700000:700100])
     assert rig.device.counters.read.bytes - before <= CHUNK_BYTES + 3 * 4096
+
+
+@pytest.mark.parametrize("size", [5 * CHUNK_BYTES, SIZE])
+@pytest.mark.parametrize("names", [None, ["value"]])
+async def test_of_a_batch_large_values_are_read_once_too(
+    rig: Rig, client: LocalClient, size: int, names: list[str] | None
+) -> None:
+    """What is copied at once is what is read at once, so that no piece is read again for its other half."""
+    value = payload_of(1, size)
+    await put(rig.engine, b"key", value, parts=(Part("value", "uint8", (size,)),))
+    before = rig.device.counters.read.bytes
+    answer = await client.batch("mget", pack({"keys": [b"key"]} | ({"parts": names} if names else {})))
+    assert [found for _, found in values(answer.body)[0]] == [value]
+    assert rig.device.counters.read.bytes - before <= size + (size // CHUNK_BYTES + 1) * 4096
 
 
 @pytest.mark.parametrize("at", [0, CHUNK_BYTES, 3 * CHUNK_BYTES - 1])
@@ -111,7 +122,7 @@ async def test_b1_a_slow_reader_of_a_batch_keeps_the_value_it_reads(rig: Rig, cl
     async with asyncio.timeout(30):
         while not engine._index.slots.holds_count:
             await asyncio.sleep(0)
-        while engine._arena.used_bytes or len(client._class.handlings) != 1:
+        while engine._arena.used_bytes or len(client._class.unended) != 1:
             await asyncio.sleep(0.001)
     await put(engine, b"key", payload_of(2, SIZE))
     await engine.flush()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import rawblockd.connection
+import rawblockd.sweeping
 from rawblockd.connection import FIELDS_MAX, HEAD_MAX_BYTES, TARGET_MAX_BYTES
 from rawblockd.http_server import HttpServer
 from rawblockd.listening import listen
@@ -89,7 +90,7 @@ async def served(**settings: Any) -> AsyncIterator[Served]:
 
 @pytest.fixture
 def no_slack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rawblockd.connection, "SWEEP_SLACK_SECONDS", 0.0)
+    monkeypatch.setattr(rawblockd.sweeping, "SWEEP_SLACK_SECONDS", 0.0)
 
 
 async def eventually(happened: Callable[[], bool]) -> None:

@@ -1,19 +1,14 @@
-"""A value read in windows that fit the device's transfers, each copied before the network gets it."""
+"""A value read in windows that are one read of the device each, copied before the network gets them."""
 
 from __future__ import annotations
 
 from api.engine_face import EntryReader
-from storage.limits import CHUNK_BYTES, TRANSFER_MAX_BYTES
-
-_WINDOW_CHUNKS = TRANSFER_MAX_BYTES // CHUNK_BYTES - 1
-"""Chunks read for one window: one transfer of the device, with room for where the record starts within a block."""
+from storage.limits import CHUNK_BYTES
 
 
-def window_stop(start: int, stop: int) -> int:
-    """Where the next window of a value ends: a small rest is taken whole, a large one in whole checksummed chunks."""
-    if stop - start <= TRANSFER_MAX_BYTES:
-        return stop
-    return (start // CHUNK_BYTES + _WINDOW_CHUNKS) * CHUNK_BYTES
+def window_stop(reader: EntryReader, start: int, stop: int) -> int:
+    """Where the next window of a value ends: with the piece that is read for it, or where the value does."""
+    return min(stop, start // CHUNK_BYTES * CHUNK_BYTES + reader.piece_bytes)
 
 
 async def copy_window(reader: EntryReader, start: int, stop: int) -> bytes:

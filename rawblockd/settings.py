@@ -156,7 +156,7 @@ class Settings(BaseSettings):
         ge=16 << 20,
         le=1 << 40,
         description="Memory for values between requests and device. What a client has yet to read is copied beside it, "
-        "at most 2 MiB for each connection.",
+        "at most 3 MiB for each connection, 6 MiB of a batch in JSON.",
     )
     wait_timeout_seconds: Number = Field(
         _ENGINE.wait_timeout_seconds,

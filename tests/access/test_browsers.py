@@ -7,7 +7,8 @@ import pytest
 from api.access.browsers import refuse_cross_site, refuse_rebound_name
 from api.access.gate import HOSTS_REMEMBERED, Gate, Place
 from api.access.token_file import parse_tokens
-from storage.errors import CrossSiteRefused, HostNotAllowed, RequestRefused
+from api.errors import CrossSiteRefused, HostNotAllowed
+from storage.errors import RequestRefused
 
 LOOPBACK = Place(is_loopback=True)
 NETWORK = Place()

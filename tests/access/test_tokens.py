@@ -19,7 +19,7 @@ from api.access.rate import Bucket
 from api.access.roles import PATTERNS_MAX, Scope
 from api.access.token_file import TOKENS_MAX, parse_tokens, read_token_file, token_line
 from api.access.tokens import Token, TokenTable, digest_of, make_token
-from storage.errors import Forbidden, RateLimited, TokenFileInvalid, Unauthenticated
+from api.errors import Forbidden, RateLimited, TokenFileInvalid, Unauthenticated
 
 SECRET = "rbd_" + "Zz09-_" * 7 + "A"
 """As long as a made one, but the same in every process: it is in the names of tests."""

@@ -11,7 +11,7 @@ import pytest
 
 import rawblockd_client
 from api.problems import HTTP_CODES
-from rawblockd.documents import error_classes
+from rawblockd.error_tree import error_classes
 from rawblockd_client import Problem, problems
 from rawblockd_client.errors import problem_of
 

@@ -81,6 +81,8 @@ class RawClient:
         if context is not None:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self._file = self.socket.makefile("rb")
+        self.answered_bytes = 0
+        """Size of the last answer, its head included."""
 
     def __enter__(self) -> RawClient:
         return self
@@ -112,9 +114,12 @@ class RawClient:
         assert line.startswith(b"HTTP/1.1 "), line
         status = int(line.split(b" ", 2)[1])
         headers = []
+        self.answered_bytes = len(line)
         while (line := self._file.readline()) not in (b"\r\n", b""):
+            self.answered_bytes += len(line)
             name, _, value = line.decode("latin-1").partition(":")
             headers.append((name.lower(), value.strip()))
+        self.answered_bytes += len(line)
         return RawAnswer(status, headers, b"")
 
     def answer(self, method: str = "GET") -> RawAnswer:
@@ -126,6 +131,7 @@ class RawClient:
         assert length is not None, answer
         answer.body = self._file.read(int(length))
         assert len(answer.body) == int(length), "the body was cut short"
+        self.answered_bytes += len(answer.body)
         return answer
 
     def read(self, size: int) -> bytes:

@@ -166,7 +166,11 @@ def give(daemon: Daemon, import_id: str, part: str, keys: range, version: int = 
 
 
 def commit(daemon: Daemon, import_id: str, policy: str, **fields: Any) -> httpx2.Response:
-    return daemon.http.post(f"/v1/imports/{import_id}/commit", json={"policy": policy, **fields})
+    """What came of it, however long a busy machine takes; with ``wait_seconds`` what is answered after these."""
+    answer = daemon.http.post(f"/v1/imports/{import_id}/commit", json={"policy": policy, **fields})
+    while answer.status_code == 202 and not fields:
+        answer = daemon.http.post(f"/v1/imports/{import_id}/commit", json={"policy": policy})
+    return answer
 
 
 def names(keys: Iterable[int]) -> list[bytes]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rawblockd.error_tree import error_classes
+from storage.recovery.errors import RecoveryRefused
 from tests.http.daemon import Daemon
 from tests.http.raw_client import RawClient
 
@@ -162,3 +164,6 @@ def test_the_reference_is_complete(daemon: Daemon) -> None:
     with RawClient(daemon.address) as client:
         problem = client.ask("GET", "/v1/kv/tests/%").problem
     assert f'id="{problem["type"].partition("#")[2]}"' in page
+    of_a_start = {kind.code for _, kind in error_classes(RecoveryRefused)} | {RecoveryRefused.code}
+    for code in {kind.code for _, kind in error_classes() if kind.http_status != 500} - of_a_start:
+        assert page.count(f'id="problem-{code}"') == 1, code

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from api.conditions import Verdict, evaluate_read, read_conditions, read_tags
 from api.dates import format_date, parse_date
 from api.digests import read_digests
+from api.errors import RangeUnsatisfiable
 from api.freshness import freshness_lines, read_ttl
 from api.headers import etag
 from api.limits import TTL_MAX_SECONDS
@@ -20,7 +21,7 @@ from api.metadata import metadata_lines, read_content_type, read_metadata
 from api.parameters import read_parameters
 from api.ranges import select_range
 from storage.entries import EntryInfo
-from storage.errors import MetadataInvalid, ParameterInvalid, RangeUnsatisfiable
+from storage.errors import MetadataInvalid, ParameterInvalid
 from storage.namespace_settings import DEFAULT_SETTINGS, expiry_of
 
 FIELD_BYTES = st.binary(max_size=200).map(lambda raw: bytes(byte for byte in raw if byte >= 32 or byte == 9))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -17,18 +16,7 @@ import pytest
 
 from rawblockd.command_line import MODULES
 from rawblockd.settings import Settings
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.upper().startswith("RAWBLOCKD_")}
-    return subprocess.run(
-        [sys.executable, "-m", "rawblockd", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=clean | {"COLUMNS": "120"} | environment,
-    )
+from tests.support.commands import run_command
 
 
 class Daemon(BaseHTTPRequestHandler):
@@ -92,10 +80,10 @@ NOBODY = "http://127.0.0.1:1"
 
 
 def test_status(url: str) -> None:
-    result = run("status", "--url", url, "--json")
+    result = run_command("status", "--url", url, "--json")
     assert result.returncode == 0
     assert json.loads(result.stdout)["capacity"] == {"slots": {"free": 5}}
-    shown = run("status", "--url", url)
+    shown = run_command("status", "--url", url)
     assert shown.stdout.splitlines() == [
         "state  ready",
         "capacity:",
@@ -107,35 +95,35 @@ def test_status(url: str) -> None:
 
 
 def test_health_is_good_while_degraded_but_serving(url: str) -> None:
-    result = run("health", RAWBLOCKD_URL=url)
+    result = run_command("health", RAWBLOCKD_URL=url)
     assert (result.returncode, result.stdout) == (0, "healthy: degraded\n")
 
 
 def test_health_is_bad_while_not_ready(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(Daemon.answers, ("GET", "/readyz?verbose"), (503, {"state": "recovering"}))
-    result = run("health", "--url", url, "--json")
+    result = run_command("health", "--url", url, "--json")
     assert result.returncode == 1
     assert json.loads(result.stdout) == {"healthy": False, "status": 503, "answer": {"state": "recovering"}}
 
 
 def test_health_without_a_daemon() -> None:
-    result = run("health", "--url", NOBODY)
+    result = run_command("health", "--url", NOBODY)
     assert (result.returncode, result.stdout, result.stderr) == (1, "not healthy: unreachable\n", "")
 
 
 def test_recovery(url: str) -> None:
-    shown = run("recovery", "show", "--url", url)
+    shown = run_command("recovery", "show", "--url", url)
     assert shown.returncode == 0
     assert "  - reason unreadable, slot 7" in shown.stdout.splitlines()
-    acknowledged = run("recovery", "acknowledge", "--url", url, "--json")
+    acknowledged = run_command("recovery", "acknowledge", "--url", url, "--json")
     assert json.loads(acknowledged.stdout) == {"acknowledged_at": 1.5}
 
 
 def test_a_refusal_of_the_daemon(url: str) -> None:
-    result = run("checkpoint", "--url", url)
+    result = run_command("checkpoint", "--url", url)
     assert result.returncode == 6
     assert result.stderr == "error: The daemon refused the request. Checkpoints are frozen. 3 skipped\n"
-    as_json = run("checkpoint", "--url", url, "--json")
+    as_json = run_command("checkpoint", "--url", url, "--json")
     assert as_json.returncode == 6
     error = json.loads(as_json.stdout)
     assert (error["code"], error["problem_code"], error["status"]) == ("daemon_refused", "partial_recovery", 409)
@@ -143,16 +131,16 @@ def test_a_refusal_of_the_daemon(url: str) -> None:
 
 @pytest.mark.parametrize("command", [["status"], ["checkpoint"], ["recovery", "show"], ["recovery", "acknowledge"]])
 def test_nobody_answers(command: list[str]) -> None:
-    result = run(*command, "--url", NOBODY)
+    result = run_command(*command, "--url", NOBODY)
     assert result.returncode == 5
     assert result.stderr.startswith("error: No daemon answers at this URL. ")
     assert result.stderr.count("\n") == 1
-    assert json.loads(run(*command, "--url", NOBODY, "--json").stdout)["code"] == "daemon_unreachable"
+    assert json.loads(run_command(*command, "--url", NOBODY, "--json").stdout)["code"] == "daemon_unreachable"
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", "ftp://127.0.0.1", "unix://relative", "http://h:x", "http://h/path", ""])
 def test_a_url_that_is_none(wrong: str) -> None:
-    result = run("status", "--url", wrong)
+    result = run_command("status", "--url", wrong)
     assert result.returncode == 2
     assert "http://HOST:PORT or unix:///PATH" in result.stderr or "port" in result.stderr.lower()
 
@@ -167,16 +155,16 @@ def test_something_else_listens_there() -> None:
 
         thread = threading.Thread(target=babble)
         thread.start()
-        result = run("health", "--url", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        result = run_command("health", "--url", f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread.join()
     assert (result.returncode, result.stderr) == (1, "")
 
 
 def test_wrong_settings_are_one_line_and_exit_code_2() -> None:
     for result in (
-        run("serve", "--port", "http"),
-        run("serve", RAWBLOCKD_PROT="1"),
-        run("serve", "--config", "/nonexistent.toml"),
+        run_command("serve", "--port", "http"),
+        run_command("serve", RAWBLOCKD_PROT="1"),
+        run_command("serve", "--config", "/nonexistent.toml"),
     ):
         assert result.returncode == 2
         assert result.stdout == ""
@@ -186,18 +174,18 @@ def test_wrong_settings_are_one_line_and_exit_code_2() -> None:
 
 def test_wrong_words() -> None:
     for arguments in (["nonsense"], ["serve", "--nonsense"], ["status", "surplus"], ["recovery", "nonsense"]):
-        result = run(*arguments)
+        result = run_command(*arguments)
         assert result.returncode == 2
         assert "Traceback" not in result.stderr
 
 
 def test_help_names_every_command_and_every_setting() -> None:
-    everything = run("--help")
+    everything = run_command("--help")
     assert everything.returncode == 0
     for command in MODULES:
         assert f"  {command} " in everything.stdout
-        assert run(command, "--help").returncode == 0
-    serve = run("serve", "--help").stdout
+        assert run_command(command, "--help").returncode == 0
+    serve = run_command("serve", "--help").stdout
     for name in Settings.model_fields:
         assert f"--{name.replace('_', '-')} " in serve
 

@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.daemon_process import DaemonProcess, clean_environment
+from tests.support.commands import run_command
+from tests.support.daemon_process import DaemonProcess
 
 SIZE = ("--create", "--size", "64MiB")
 
@@ -26,17 +25,6 @@ def device(tmp_path: Path) -> str:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rawblockd", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=clean_environment(),
-    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -69,7 +57,7 @@ def test_anything_else_at_the_path_is_refused_and_left_alone(tmp_path: Path, log
     with DaemonProcess(log, "--device", str(device), *SIZE) as daemon:
         assert daemon.wait() in (12, 14)
         (error,) = [record for record in daemon.records() if record["level"] == "error"]
-        assert error["exit_code"] == daemon.process.returncode
+        assert error["exit_code"] == daemon.process.poll()
         assert "Traceback" not in daemon.log_text()
     assert device.read_bytes() == b"precious" * 1_000_000
 
@@ -144,7 +132,7 @@ def test_a_unix_socket(device: str, log: Path, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with DaemonProcess(log, "--device", device, *SIZE, "--uds", str(path)) as daemon:
         daemon.wait_logged("ready")
-        healthy = command("health", "--url", f"unix://{path}")
+        healthy = run_command("health", "--url", f"unix://{path}")
         assert (healthy.returncode, healthy.stdout) == (0, "healthy: ready\n")
         assert daemon.stop() == 0
     assert not path.exists()
@@ -154,17 +142,17 @@ def test_the_commands_against_a_daemon(device: str, log: Path) -> None:
     with DaemonProcess(log, "--device", device, *SIZE) as daemon:
         daemon.wait_ready()
         url = f"http://127.0.0.1:{daemon.port}"
-        status = command("status", "--url", url, "--json")
+        status = run_command("status", "--url", url, "--json")
         assert json.loads(status.stdout)["state"] == "ready"
-        assert command("checkpoint", "--url", url).returncode == 0
-        nothing = command("recovery", "acknowledge", "--url", url, "--json")
+        assert run_command("checkpoint", "--url", url).returncode == 0
+        nothing = run_command("recovery", "acknowledge", "--url", url, "--json")
         assert nothing.returncode == 6
         assert json.loads(nothing.stdout)["problem_code"] == "nothing_to_acknowledge"
-        assert command("recovery", "show", "--url", url).returncode == 0
+        assert run_command("recovery", "show", "--url", url).returncode == 0
         _, metrics = daemon.get("/metrics")
         assert b'rawblockd_engine_state{state="ready"} 1.0' in metrics
         assert daemon.stop() == 0
-    assert command("health", "--url", url).returncode == 1
+    assert run_command("health", "--url", url).returncode == 1
 
 
 def test_device_is_needed(log: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from rawblockd.settings import Settings
 from rawblockd.settings_sources import load_settings
 from storage.errors import DeviceInUse, DeviceMissing, ForeignContent, GeometryInvalid, SettingsInvalid
 from storage.format.superblock import FORMATTING_MAGIC
-from tests.support.daemon_process import clean_environment
+from tests.support.commands import run_command
 
 SIZE_BYTES = 64 << 20
 SUPERBLOCK_BYTES = 4096
@@ -96,28 +94,17 @@ def test_device_is_needed() -> None:
         prepare_device(load_settings({}))
 
 
-def format_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rawblockd", "format", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=clean_environment(),
-    )
-
-
 def test_format_tells_what_the_operator_should_know(tmp_path: Path) -> None:
     path = tmp_path / "device"
-    result = format_command(str(path), "--size", "64MiB", "--copies", "2", "--smallest-slot", "16KiB", "--json")
+    result = run_command("format", str(path), "--size", "64MiB", "--copies", "2", "--smallest-slot", "16KiB", "--json")
     assert (result.returncode, result.stderr) == (0, "")
     facts = json.loads(result.stdout)
     assert (facts["size_bytes"], facts["copies"], facts["smallest_slot_bytes"]) == (SIZE_BYTES, 2, 16384)
     assert {"uuid", "max_entries", "reserved_bytes", "memory_full_bytes", "max_value_bytes"} <= set(facts)
-    again = format_command(str(path))
+    again = run_command("format", str(path))
     assert again.returncode == 13
     assert "--force" in again.stderr
-    forced = format_command(str(path), "--force")
+    forced = run_command("format", str(path), "--force")
     assert forced.returncode == 0
     assert "size_bytes           67108864 (64.0 MiB)" in forced.stdout.splitlines()
 
@@ -134,7 +121,7 @@ def test_format_tells_what_the_operator_should_know(tmp_path: Path) -> None:
 )
 def test_format_refuses(arguments: list[str], exit_code: int, word: str, tmp_path: Path) -> None:
     path = tmp_path / "device"
-    result = format_command(str(path), *arguments)
+    result = run_command("format", str(path), *arguments)
     assert result.returncode == exit_code
     assert word in result.stderr
     assert "Traceback" not in result.stderr

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from rawblockd.documents import FOLDER, PAGES, error_classes
+from rawblockd.documents import FOLDER, PAGES
+from rawblockd.error_tree import error_classes
 from rawblockd.settings import Settings
 from storage.errors import RawblockdError
 

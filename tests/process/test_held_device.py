@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from storage import offline
-from tests.support.daemon_process import DaemonProcess, clean_environment
+from tests.support.commands import run_command
+from tests.support.daemon_process import DaemonProcess
 
 VALUES = 40
 FLAGS = ("--create", "--size", "64MiB", "--buffer-bytes", "16MiB")
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rawblockd", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=clean_environment(),
-    )
 
 
 @pytest.mark.parametrize("name", ["info", "copies", "dump", "check"])
@@ -52,7 +41,7 @@ def test_a_held_device_is_only_read(name: str, tmp_path: Path) -> None:
         client = threading.Thread(target=load, args=(daemon,))
         client.start()
         try:
-            found = command(name, str(device), "--json")
+            found = run_command(name, str(device), "--json")
         finally:
             ended.set()
             client.join()
@@ -77,7 +66,7 @@ def test_sigterm_drains_and_writes_a_last_checkpoint(tmp_path: Path) -> None:
             head = b"PUT /v1/kv/a/late HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
             client.sendall(head)
             assert client.recv(4096).startswith(b"HTTP/1.1 100")
-            daemon.process.terminate()
+            daemon.process.send_signal(signal.SIGTERM)
             daemon.wait_logged("stop requested")
             client.sendall(b"late")
             assert client.recv(4096).startswith(b"HTTP/1.1 201")

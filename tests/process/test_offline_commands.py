@@ -10,21 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import run_command
 from tests.support.daemon_process import DaemonProcess, clean_environment
 
 VALUES = {"plain": b"value", "spaced%20key": b"", "bell%07%1b%5B2J": b"x" * 10_000, "%ff%fe": b"no text"}
 """Keys as they are written in a path, and their values."""
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rawblockd", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=clean_environment(),
-    )
 
 
 def put(port: int, key: str, value: bytes) -> int:
@@ -45,7 +35,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         daemon.wait_ready()
         for key, value in VALUES.items():
             assert put(daemon.port, key, value) == 201
-        held = run("check", str(path), "--json")
+        held = run_command("check", str(path), "--json")
         assert json.loads(held.stdout)["held"] is True
         assert daemon.stop() == 0
     return path.read_bytes()
@@ -60,15 +50,15 @@ def device(written: bytes, tmp_path: Path) -> Path:
 
 def test_nothing_is_written(device: Path, written: bytes) -> None:
     for arguments in (["info"], ["copies"], ["dump"], ["check"], ["check", "--payloads"]):
-        result = run(*arguments, str(device))
+        result = run_command(*arguments, str(device))
         assert (result.returncode, result.stderr) == (0, "")
         assert result.stdout
-        json.loads("[" + run(*arguments, str(device), "--json").stdout.replace("}\n{", "},{") + "]")
+        json.loads("[" + run_command(*arguments, str(device), "--json").stdout.replace("}\n{", "},{") + "]")
     assert device.read_bytes() == written
 
 
 def test_info_names_the_device(device: Path) -> None:
-    facts = json.loads(run("info", str(device), "--json").stdout)
+    facts = json.loads(run_command("info", str(device), "--json").stdout)
     assert facts["device"] == str(device)
     assert facts["held"] is False
     assert facts["geometry"]["size_bytes"] == 32 << 20
@@ -76,23 +66,23 @@ def test_info_names_the_device(device: Path) -> None:
 
 
 def test_dump_tells_every_entry_one_a_line(device: Path) -> None:
-    entries = [json.loads(line) for line in run("dump", str(device), "--json").stdout.splitlines()]
+    entries = [json.loads(line) for line in run_command("dump", str(device), "--json").stdout.splitlines()]
     assert sorted(entry["payload_bytes"] for entry in entries) == sorted(len(value) for value in VALUES.values())
     assert {entry["key"] for entry in entries} == {"plain", "spaced key", "bell\x07\x1b[2J", None}
-    shown = run("dump", str(device)).stdout
+    shown = run_command("dump", str(device)).stdout
     assert len(shown.splitlines()) == len(VALUES)
     assert "\x1b" not in shown, "a key must not steer the operator's terminal"
     assert "key bell\\x07\\x1b[2J," in shown
 
 
 def test_the_exit_code_of_check_tells_the_verdict(device: Path, written: bytes) -> None:
-    assert json.loads(run("check", str(device), "--json").stdout)["verdict"] == "clean"
+    assert json.loads(run_command("check", str(device), "--json").stdout)["verdict"] == "clean"
     at_bytes = written.index(b"x" * 10_000)
     with device.open("r+b") as file:
         file.seek(at_bytes + 5000)
         file.write(b"y")
-    assert run("check", str(device)).returncode == 0, "without --payloads values are not read"
-    result = run("check", str(device), "--payloads", "--json")
+    assert run_command("check", str(device)).returncode == 0, "without --payloads values are not read"
+    result = run_command("check", str(device), "--payloads", "--json")
     assert result.returncode == 3
     report = json.loads(result.stdout)
     assert report["damage"]["record_payload"] == 1
@@ -109,11 +99,11 @@ def test_a_reader_that_has_seen_enough(device: Path) -> None:
 
 @pytest.mark.parametrize("command", ["info", "check", "dump", "copies"])
 def test_what_holds_no_cache_is_refused(command: str, tmp_path: Path) -> None:
-    missing = run(command, str(tmp_path / "none"))
+    missing = run_command(command, str(tmp_path / "none"))
     assert missing.returncode == 10
     other = tmp_path / "other"
     other.write_bytes(b"other" * 1_000_000)
-    refused = run(command, str(other), "--json")
+    refused = run_command(command, str(other), "--json")
     assert refused.returncode in (12, 14)
     assert json.loads(refused.stdout)["exit_code"] == refused.returncode
     assert "Traceback" not in missing.stderr + refused.stderr

@@ -19,6 +19,7 @@ from rawblockd.torture.runner import TortureOptions, Verdict, run_torture
 from storage.errors import CachePresent, DeviceInUse, ForeignContent
 from storage.formatting import format_device
 from storage.torture.closed_device import ClosedDevice, undo
+from tests.support.commands import run_command
 from tests.support.daemon_process import clean_environment
 from tests.support.device_holders import held_elsewhere
 
@@ -40,17 +41,6 @@ FIELDS = {
 LYING_SERVER = (sys.executable, "-m", "tests.support.lying_server", "--lie")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rawblockd", "torture", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=110,
-        env=clean_environment(),
-    )
-
-
 def no_process_uses(path: Path) -> bool:
     """Whether the device can be had at once: whoever held it is gone."""
     with ClosedDevice(str(path)):
@@ -60,7 +50,9 @@ def no_process_uses(path: Path) -> bool:
 def test_a_run_passes_and_says_what_it_did(tmp_path: Path) -> None:
     """One round of each kind, on this build."""
     device = tmp_path / "device"
-    result = run(str(device), "--minutes", "0", "--kills", "6", "--size", "48MiB", "--seed", "short", "--json")
+    result = run_command(
+        "torture", str(device), "--minutes", "0", "--kills", "6", "--size", "48MiB", "--seed", "short", "--json"
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     verdict = json.loads(result.stdout)
     for name, kind in FIELDS.items():
@@ -79,7 +71,7 @@ def test_a_cache_is_refused_and_left_alone(tmp_path: Path) -> None:
     device = tmp_path / "device"
     format_device(str(device), size_bytes=SIZE_BYTES)
     before = device.read_bytes()
-    result = run(str(device), "--json")
+    result = run_command("torture", str(device), "--json")
     answer = json.loads(result.stdout)
     assert (result.returncode, answer["code"]) == (CachePresent.exit_code, CachePresent.code)
     assert "fresh file" in answer["detail"] and "force" not in answer["detail"]
@@ -91,7 +83,7 @@ def test_other_content_is_refused_and_left_alone(tmp_path: Path) -> None:
     device = tmp_path / "device"
     device.write_bytes(b"somebody's" * 5_000_000)
     before = device.read_bytes()
-    result = run(str(device))
+    result = run_command("torture", str(device))
     assert result.returncode == ForeignContent.exit_code
     assert "fresh file" in result.stderr and "force" not in result.stderr and "Traceback" not in result.stderr
     assert device.read_bytes() == before

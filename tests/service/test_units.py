@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rawblockd.documents import error_classes, hopeless_exit_codes
+from rawblockd.documents import hopeless_exit_codes
+from rawblockd.error_tree import error_classes
 from rawblockd.settings import Settings
 from rawblockd.socket_activation import HTTP
 from rawblockd.supervision import EXTENSION_SECONDS, HANG_INTERVALS

@@ -11,9 +11,11 @@ import sys
 import time
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 START_SECONDS = 30.0
+POLL_SECONDS = 0.005
+"""Between two looks at what has no event: crash tests wait for hundreds of starts."""
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
@@ -24,6 +26,21 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return kept | extra
 
 
+class Running(Protocol):
+    """A process that was started, as ``subprocess.Popen`` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 class DaemonProcess:
     """``rawblockd serve`` with a JSON log; a context manager that leaves no process behind."""
 
@@ -32,10 +49,15 @@ class DaemonProcess:
 
     def __init__(self, log_path: Path, *arguments: str, **environment: str) -> None:
         self._log_path = log_path
-        command = [sys.executable, "-m", self.module, "serve", "--port", "0", "--log-format", "json"]
-        with log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, *arguments], stdout=log, stderr=log, env=clean_environment(**environment)
+        self.process = self._launch(("serve", "--port", "0", "--log-format", "json", *arguments), environment)
+
+    def _launch(self, arguments: tuple[str, ...], environment: dict[str, str]) -> Running:
+        with self._log_path.open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", self.module, *arguments],
+                stdout=log,
+                stderr=log,
+                env=clean_environment(**environment),
             )
 
     def __enter__(self) -> DaemonProcess:
@@ -85,7 +107,7 @@ class DaemonProcess:
             slots = status["capacity"]["slots"]
             if not (slots["in_flight"] or slots["limbo"] or status["buffers"]["used_bytes"]):
                 return status
-            time.sleep(0.02)
+            time.sleep(POLL_SECONDS)
         raise AssertionError("the daemon does not come to rest")
 
     def wait_ready(self) -> None:
@@ -97,7 +119,7 @@ class DaemonProcess:
                     return
             except OSError:
                 pass
-            time.sleep(0.02)
+            time.sleep(POLL_SECONDS)
         raise AssertionError(f"not ready:\n{self.log_text()}")
 
     def wait_logged(self, event: str) -> dict[str, Any]:
@@ -108,7 +130,7 @@ class DaemonProcess:
                 if record["event"] == event:
                     return record
             assert self.process.poll() is None, self.log_text()
-            time.sleep(0.02)
+            time.sleep(POLL_SECONDS)
         raise AssertionError(f"no {event!r} in:\n{self.log_text()}")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from storage.errors import EntryNotFound, Full
 from storage.formatting import format_device
 from storage.options import EngineOptions, EvictionPolicy
 from tests.support.daemon_process import DaemonProcess
+from tests.support.engines import until
 
 MIB = 1 << 20
 TIMES = 3
@@ -37,6 +40,9 @@ SIZES = {
     "blocks": (64 << 10, 64 << 10),
     "mixed": (100, MIB),
 }
+TOGETHER = {"small": 16}
+"""How many puts of a kind are under way at once. Of larger values so many would be much of the device."""
+DELETED_TOGETHER = 64
 DEVICES = {"64 MiB": 64 * MIB, "256 MiB": 256 * MIB}
 
 
@@ -56,6 +62,13 @@ async def put(engine: Engine, number: int, size_bytes: int) -> None:
     session = await engine.begin_put("fill", b"%d" % number, size_bytes)
     await session.write(make_value(str(number), number, size_bytes))
     await session.commit()
+
+
+async def together(actions: list[Coroutine[Any, Any, None]]) -> None:
+    """Let them share the journal's writes; the first that fails is raised when all have ended."""
+    for result in await asyncio.gather(*actions, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 async def is_whole(engine: Engine, number: int) -> bool:
@@ -85,12 +98,13 @@ async def fill_over_and_over(engine: Engine, kind: str, *, newest_stay: bool) ->
     newest: deque[tuple[int, int]] = deque()
     newest_bytes = put_bytes = number = 0
     while put_bytes < TIMES * total_bytes:
-        number += 1
-        size = draw_size(rng, kind)
-        await put(engine, number, size)
-        put_bytes += size
-        newest.append((number, size))
-        newest_bytes += size
+        sizes = [draw_size(rng, kind) for _ in range(TOGETHER.get(kind, 1))]
+        await together([put(engine, number + n, size) for n, size in enumerate(sizes, 1)])
+        for size in sizes:
+            number += 1
+            put_bytes += size
+            newest.append((number, size))
+            newest_bytes += size
         while newest_bytes > NEWEST_RATIO * total_bytes:
             newest_bytes -= newest.popleft()[1]
     missing = [one for one, _ in newest if not await is_whole(engine, one)]
@@ -103,13 +117,20 @@ async def fill_over_and_over(engine: Engine, kind: str, *, newest_stay: bool) ->
 async def delete_everything(engine: Engine, puts: int) -> int:
     """Returns how many were there. Afterwards nothing is used, to the byte (A1, A2)."""
     found = 0
-    for number in range(1, puts + 1):
+
+    async def delete(number: int) -> None:
+        nonlocal found
         try:
             await engine.delete("fill", b"%d" % number)
             found += 1
         except EntryNotFound:
             pass
+
+    for first in range(1, puts + 1, DELETED_TOGETHER):
+        await together([delete(number) for number in range(first, min(first + DELETED_TOGETHER, puts + 1))])
     await engine.flush()
+    # Slots leave limbo behind the flush some hundreds at a time.
+    await until(lambda: engine.status().capacity.slots.limbo == 0, limit=1000)
     status = engine.status()
     slots = status.capacity.slots
     assert (status.capacity.used_bytes, status.capacity.payload_bytes, slots.live, slots.limbo) == (0, 0, 0, 0)

@@ -24,6 +24,7 @@ from storage.limits import JOURNAL_MIN_BLOCKS
 from tests.crash.killer.checker import check_restarted
 from tests.crash.killer.stopping_server import POINTS
 from tests.support.daemon_process import DaemonProcess
+from tests.support.forked_daemon import ForkedDaemon
 
 MIB = 1 << 20
 DEVICE_BYTES = 64 * MIB
@@ -32,7 +33,7 @@ LIFE_SECONDS = 30.0
 SETTINGS = ("--buffer-bytes", "32MiB", "--eviction")
 
 
-class StoppingDaemon(DaemonProcess):
+class StoppingDaemon(ForkedDaemon):
     module = "tests.crash.killer.stopping_server"
 
 
@@ -53,7 +54,7 @@ class KillLoop:
     fillers: int = 0
 
     def start(self, stop_at: str = "") -> DaemonProcess:
-        kind = StoppingDaemon if stop_at else DaemonProcess
+        kind = StoppingDaemon if stop_at else ForkedDaemon
         environment = {"STOP_AT": stop_at} if stop_at else {}
         flags = ("--device", str(self.device), *SETTINGS, self.eviction, "--io-engine", self.io_engine)
         return kind(self.log, *flags, **environment)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rawblockd.torture.load import exchange
-from tests.support.daemon_process import DaemonProcess
+from tests.support.forked_daemon import ForkedDaemon
 
 ROUNDS = 20
 SIZES = (100, 1_000_000)
@@ -18,7 +18,7 @@ FLAGS = ("--create", "--size", "64MiB", "--buffer-bytes", "32MiB")
 
 @pytest.fixture
 def connection(device: Path, log: Path) -> Iterator[http.client.HTTPConnection]:
-    with DaemonProcess(log, "--device", str(device), *FLAGS) as daemon:
+    with ForkedDaemon(log, "--device", str(device), *FLAGS) as daemon:
         daemon.wait_ready()
         connection = daemon.connect()
         yield connection

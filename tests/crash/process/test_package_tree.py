@@ -40,7 +40,11 @@ class Tree:
         self.keys = [
             os.fsencode(path.relative_to(root))
             for path in sorted(root.rglob("*"))
-            if path.is_file() and not path.is_symlink() and path.stat().st_size <= size_max_bytes
+            # Not what another process is about to rename: compiled modules come so.
+            if ".pyc." not in path.name
+            and path.is_file()
+            and not path.is_symlink()
+            and path.stat().st_size <= size_max_bytes
         ]
         self.digests: dict[bytes, bytes] = {}
         self.bytes = 0

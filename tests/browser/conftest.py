@@ -43,9 +43,9 @@ def page(browser: Chromium) -> Iterator[Page]:
 def daemon_on(device: Path, *arguments: str) -> Iterator[DaemonProcess]:
     """A real daemon, ready; its device is deleted afterwards."""
     try:
-        with DaemonProcess(
-            device.with_suffix(".log"), "--device", str(device), "--buffer-bytes", "16MiB", *arguments
-        ) as daemon:
+        # No checkpoint by its age: a page would say something else than it did a moment ago.
+        flags = ("--buffer-bytes", "16MiB", "--checkpoint-interval-seconds", "3600")
+        with DaemonProcess(device.with_suffix(".log"), "--device", str(device), *flags, *arguments) as daemon:
             daemon.wait_ready()
             yield daemon
             if daemon.process.poll() is None:

@@ -31,7 +31,7 @@ SETTINGS = ApiSettings(doors=parse_doors("bazel,ccache,gradle,sccache"))
 class FailingEngine:
     """A ready engine of which every call fails in the same way."""
 
-    state = EngineState.READY
+    state = phase = EngineState.READY
 
     def __init__(self, error: RawblockdError) -> None:
         self._error = error

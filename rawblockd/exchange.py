@@ -463,6 +463,8 @@ async def _copy(piece: bytes | memoryview, target: BodyTarget) -> None:
     if len(piece) <= len(target.room()):
         _copy_whole(piece, target)
         return
+    # What lies in the connection's buffer is at most its size, and a put's first room is larger.
+    assert type(piece) is bytes
     view = memoryview(piece)
     while len(view):
         room = target.room()

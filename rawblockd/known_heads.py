@@ -28,8 +28,9 @@ _LENGTH = re.compile(rb"(?:^|\r\n)content-length:[ ]?([0-9]{1,15})(?=\r\n|\Z)", 
 _END = b"\r\n\r\n"
 _METHODS = {method.encode(): method for method in ("GET", "PUT", "HEAD", "DELETE")}
 
-_UNLIKE = frozenset({b"connection", b"expect", b"transfer-encoding", b"upgrade"})
-"""Fields that have to do with the connection, or with where the message ends."""
+_UNLIKE = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
+"""Fields that have to do with the connection, or with where the message ends. ``Connection: keep-alive``, which many
+clients send, says nothing to HTTP/1.1."""
 
 
 class Head(NamedTuple):
@@ -85,7 +86,9 @@ class KnownHeads:
         if len(rest) > HEAD_MAX_BYTES or not _UNLIKE.isdisjoint(fields) or b"\r\n " in rest or b"\r\n\t" in rest:
             # A folded line could stand behind the length that is cut out, and mean something else there.
             return
-        if fields.get(b"content-length", b"") != head.length_text:
+        if fields.get(b"connection", b"keep-alive").lower() != b"keep-alive":
+            return
+        if fields.get(b"content-length", b"") != head.length_text or rest in self._fields:
             return
         if len(self._fields) >= HEADS_MAX:
             self._fields.clear()

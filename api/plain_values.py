@@ -57,10 +57,15 @@ class PlainValues:
         path = None if begin is None else split_path(exchange.raw_path)
         if begin is None or path is None:
             return self._hand_on(exchange, credentials, started)
+        ended = None
         try:
-            return begin(exchange, credentials, started, *path)
+            ended = begin(exchange, credentials, started, *path)
         except FAILURES as error:
-            return self._end(exchange, self._answer_failure(exchange, error), started)
+            ended = self._end(exchange, self._answer_failure(exchange, error), started)
+        finally:
+            if ended is None:  # a mistake of the daemon: whoever called answers it
+                self._end(exchange, 500, started)
+        return ended
 
     # -- a read -------------------------------------------------------------------------------------------------------
 
@@ -79,11 +84,14 @@ class PlainValues:
     ) -> bool:
         if reader is None:
             return self._hand_on(exchange, credentials, started)
+        code = 500
         try:
             answer_whole(exchange, reader)
+            code = 200
         finally:
             reader.close()
-        return self._end(exchange, 200, started)
+            self._end(exchange, code, started)
+        return True
 
     # -- a put --------------------------------------------------------------------------------------------------------
 
@@ -99,29 +107,31 @@ class PlainValues:
         put = self._engine.begin_put_now(request.namespace, key, head.payload_bytes, **head.options)
         if put is None:
             return self._hand_on(exchange, credentials, started)
-        if self._take_body(exchange, put, head):
-            put.commit_soon(lambda outcome: exchange.step(self._end_put, exchange, started, outcome))
-        else:
+        begun = False
+        try:
+            complete = exchange.take_arrived(target_of(put, head.check))
+            if complete:
+                if head.check is not None:
+                    head.check.verify()
+                put.commit_soon(lambda outcome: exchange.step(self._end_put, exchange, started, outcome))
+            begun = True
+        finally:
+            if not begun:  # another digest, or too much in flight
+                put.abort()
+        if not complete:
             exchange.handle(self._finish_put(exchange, put, head, started))
         return False
 
-    def _take_body(self, exchange: Exchange, put: ValuePut, head: PutHead) -> bool:
-        """Whether all of it is there. Raises DigestMismatch."""
-        taken = False
-        try:
-            complete = exchange.take_arrived(target_of(put, head.check))
-            if complete and head.check is not None:
-                head.check.verify()
-            taken = True
-        finally:
-            if not taken:
-                put.abort()
-        return complete
-
     def _end_put(self, exchange: Exchange, started: float, outcome: PutResult | RawblockdError) -> bool:
-        if isinstance(outcome, RawblockdError):
-            return self._end(exchange, self._answer_failure(exchange, outcome), started)
-        return self._end(exchange, answer_stored(exchange, outcome), started)
+        code = 500
+        try:
+            if isinstance(outcome, RawblockdError):
+                code = self._answer_failure(exchange, outcome)
+            else:
+                code = answer_stored(exchange, outcome)
+        finally:
+            self._end(exchange, code, started)
+        return True
 
     async def _finish_put(self, exchange: Exchange, put: ValuePut, head: PutHead, started: float) -> None:
         code = 500

@@ -253,8 +253,8 @@ class PutRecord(DirectWrite):
     def _write_piece(self, length: int) -> None:
         """Hand the piece under way, which is not the first, to the device; its buffer is the write's from now on."""
         piece = _Piece(self, self._buffer, self._place[4] + self._piece_start, length)
-        self._buffer = self._first
         self._path.device.begin_write(piece)
+        self._buffer = self._first  # not before: where the device has too much to do, the buffer stays the record's
         self._writes_under_way += 1
 
     # -- the end of the record ------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class PutRecord(DirectWrite):
     def seal(self) -> None:
         """Complete the record, now that its whole payload is here, and hand to the device what it doesn't have yet.
 
-        Raises LengthMismatch, Busy: then nothing was handed over.
+        Raises LengthMismatch; Busy, behind which it can only be given up.
         """
         if self.received_bytes != self._given_bytes:
             raise LengthMismatch(f"{self.received_bytes} of {self._given_bytes} bytes came")

@@ -81,9 +81,11 @@ class PutSession(PutRecord):
         return await future
 
     def commit_soon(self, done: Ended) -> None:
-        """As ``commit``, for one who is told of the end: later, or at once at level ``none``. Raises LengthMismatch.
+        """As ``commit``, for one who is told of the end: later, or at once at level ``none``. Raises LengthMismatch and
+        Busy at once: then it is to be aborted.
 
-        After an error everything is given back already. A put that is aborted before it has joined tells nobody.
+        After an error that is told everything is given back already. A put that is aborted before it has joined tells
+        nobody.
         """
         if self.lacks_defaults:
             self._path.go_on(self._append_and_commit(done))
@@ -105,7 +107,7 @@ class PutSession(PutRecord):
     def stage(self) -> None:
         """Complete the record and start its last writes; its memory goes back when they end. For ``commit_many``.
 
-        Raises LengthMismatch.
+        Raises LengthMismatch, Busy.
         """
         self._staged = True
         self.seal()

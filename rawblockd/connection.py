@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +28,13 @@ from api.access.gate import Place
 from api.access.permissions import Room
 from api.admission import place_of
 from api.events import ENDLESS
-from api.exchange import Body
 from api.headers import read_fields
 from api.value_path import ValuePath
 from rawblockd.exchange import ConnectionExchange
 from rawblockd.known_heads import Head, KnownHeads, find_head
 from rawblockd.receiver import READ_BYTES, Receiver
 from rawblockd.refusal import Refusal, too_many_connections
+from rawblockd.sending import Sender
 
 log = logging.getLogger("rawblockd.http")
 
@@ -49,9 +48,6 @@ EXCESS_CONNECTIONS = 64
 """Connections above max_connections that still get an answer; those beyond are closed unheard."""
 PIPELINED_AT_ONCE = 16
 """Pipelined requests answered in one go, if none of them has to wait; then others have a turn of the loop."""
-
-_PARTS_MAX = os.sysconf("SC_IOV_MAX")
-"""Most buffers that the kernel takes at once, the head among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +102,13 @@ class Connection(HttpToolsProtocol):
         self.unsent_bytes = 0
         self.sent_at = self.heard_at
         self._receiver = Receiver(self, memoryview(self.read_buffer))
-        self._descriptor = -1
-        self._default_headers: list[tuple[bytes, bytes]] = []
-        self._server_lines = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_protocol(self._receiver)
         self.place: Place = place_of(self.server)
-        if transport.get_extra_info("sslcontext") is None:
-            # What the kernel takes at once needs no buffer in between; what it doesn't is waited for till it is gone.
-            self._descriptor = transport.get_extra_info("socket").fileno()
-            transport.set_write_buffer_limits(0)
+        self._sender = Sender(transport, self.server_state, self.cut)
+        self.send, self.server_lines = self._sender.send, self._sender.server_lines
         excess = len(self.connections) - self.limits.max_connections
         if excess > EXCESS_CONNECTIONS:
             transport.abort()
@@ -220,7 +211,7 @@ class Connection(HttpToolsProtocol):
         TLS both sides end at once, and the transport asks nobody.
         """
         is_due = self._is_between and not self._is_idle() and not self.cycle.more_body and not self.is_stream
-        self._ends = is_due and self._descriptor >= 0 and self._lingering is None and self.refusal is None
+        self._ends = is_due and self._sender.descriptor >= 0 and self._lingering is None and self.refusal is None
         return self._ends
 
     def on_message_begin(self) -> None:
@@ -329,42 +320,6 @@ class Connection(HttpToolsProtocol):
         self.loop.call_later(seconds, self.transport.close)
 
     # -- what is answered ------------------------------------------------------------------------------------------
-
-    def send(self, head: bytes, *parts: Body) -> None:
-        """Write, without a copy of what the kernel takes at once: the parts are the caller's again on return.
-
-        The transport would keep views of what it can't write at once until it can, and through an abort; a slow client
-        would hold a buffer of the engine as long as it likes. So the rest is copied (38 µs a MiB).
-        """
-        transport = self.transport
-        if transport.is_closing():
-            return
-        if self._descriptor < 0 or len(parts) >= _PARTS_MAX or transport.get_write_buffer_size():
-            transport.write(b"".join((head, *parts)))
-            return
-        try:
-            sent = os.writev(self._descriptor, (head, *parts))
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self.cut()
-            return
-        if sent == len(head) + sum(map(len, parts)):
-            return
-        for part in (head, *parts):
-            if sent < len(part):
-                transport.write(bytes(memoryview(part)[sent:]))
-                sent = 0
-            else:
-                sent -= len(part)
-
-    def server_lines(self) -> bytes:
-        """The header fields of every answer: the date."""
-        headers = self.server_state.default_headers
-        if headers is not self._default_headers:
-            self._default_headers = headers
-            self._server_lines = b"".join([b"%b: %b\r\n" % field for field in headers])
-        return self._server_lines
 
     def cut(self) -> None:
         """End the connection at once."""

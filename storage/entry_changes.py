@@ -61,7 +61,10 @@ class EntryChanges:
     # -- deletion -------------------------------------------------------------------------------------------------
 
     async def delete(self, namespace: str, key: bytes, conditions: Conditions, durability: Durability) -> int:
-        """Delete an entry; its write id. Raises EntryNotFound, PreconditionFailed, JournalUnavailable."""
+        """Delete an entry; its write id. Raises EntryNotFound, PreconditionFailed, JournalUnavailable, FlushFailed.
+
+        That there is none is as durable as the level asks: a deletion answered before may be less so.
+        """
         digest = self._digest(namespace, key)
         if self._write_path.behind(digest) is not None:
             await self._settled(digest)
@@ -69,7 +72,9 @@ class EntryChanges:
             await self._commit.wait_for_conditions(digest, conditions)
         deleted = self._commit.delete(digest, conditions, key)
         if deleted is None:
-            await self._absent(digest)
+            await self._delete_absent(digest)
+            if durability is Durability.FLUSH:
+                await self._journal.flush()
             raise EntryNotFound
         unit, write_id = deleted
         await self._reach(unit, durability)
@@ -82,6 +87,7 @@ class EntryChanges:
         turns = Turns(ROWS_CHANGED_AT_ONCE)
         outcomes: list[int | RawblockdError] = []
         joined: list[tuple[int, Unit]] = []
+        absent: list[int] = []
         for position, key in enumerate(keys):
             await turns.after()
             try:
@@ -93,7 +99,8 @@ class EntryChanges:
                     joined.append((position, deleted[0]))
                     outcomes.append(deleted[1])
                     continue
-                await self._absent(digest)
+                await self._delete_absent(digest)
+                absent.append(position)
                 outcomes.append(EntryNotFound())
             except RawblockdError as error:
                 outcomes.append(error)
@@ -105,14 +112,24 @@ class EntryChanges:
                 await self._reach(unit, durability)
             except (Unavailable, DeviceFailed) as error:
                 outcomes[position] = error
+        if absent and durability is Durability.FLUSH:
+            try:
+                await self._journal.flush()
+            except (Unavailable, DeviceFailed) as error:
+                for position in absent:
+                    outcomes[position] = error
         return outcomes
 
     async def _absent(self, digest: bytes) -> None:
-        """There is nothing to delete: wait until that is durable, and see that nothing of the key comes back."""
+        """There is nothing under a key: wait until that is durable."""
         # What was there may be gone by a row that is still queued: readers see the entry until it is durable.
         pending = self._commit.pending(digest)
         if pending is not None:
             await pending.reached()
+
+    async def _delete_absent(self, digest: bytes) -> None:
+        """There is nothing to delete: as ``_absent``, and see that nothing of the key comes back."""
+        await self._absent(digest)
         absent = self._commit.delete_absent(digest)
         if absent is not None:
             await absent.reached()

@@ -32,6 +32,7 @@ _JOURNAL = Durability.JOURNAL
 WRITE_RETRIES = 3
 RETRY_PAUSE_SECONDS = 0.05
 REOPEN_SECONDS = 1.0
+FULL = "the journal is full"
 GROUP_BYTES = 256 * 1024
 """Largest single journal write: 64 blocks of 4 KiB carry 3,968 rows, more than clients can have in flight."""
 PUBLISHED_AT_ONCE = 4
@@ -289,7 +290,7 @@ class Journal:
         units = [unit for block in blocks for unit in block]
         if not await self._room(len(blocks), units):
             if not self.unavailable:  # else it was undone with the group that was to make room
-                self._fail("the journal is full", units + (behind or []))
+                self._fail(FULL, units + (behind or []))
                 self._is_full = True
             elif units[0].makes_room:  # joined although the journal was full
                 self._refuse(units)
@@ -508,7 +509,6 @@ class Journal:
     # -- failing and coming back ----------------------------------------------------------------------------------
 
     def _start_reopening(self) -> None:
-        self._is_full = False
         if self._reopener is None and not self._closed:
             self._reopener = asyncio.get_running_loop().create_task(self._reopen())
 
@@ -516,21 +516,27 @@ class Journal:
         """Try an empty block at the place that failed until it is written; then take rows again."""
         try:
             while self.unavailable and not self._closed:
-                limit = self._geometry.journal_blocks - RESERVE_BLOCKS
-                if self.used_blocks + 1 <= limit:
-                    checksum = self._encode([[]])
-                    try:
-                        await self._write_group(1)
-                    except DeviceFailed:
-                        pass
-                    else:
-                        self._last_checksum = checksum
-                        self.unavailable = ""
-                        self._accept([[]])
-                        log.warning("journal available again", extra={"fields": {"block": self.last_block}})
-                        self._reopened()
-                        return
-                await asyncio.sleep(REOPEN_SECONDS)
+                if self._writer is not None:  # it may still write what makes room, to that very block
+                    await asyncio.wait([self._writer])
+                    continue
+                if self.used_blocks >= self._geometry.journal_blocks - RESERVE_BLOCKS:
+                    # Whoever makes room may write; this is begun again when the tail moves.
+                    self.unavailable, self._is_full = FULL, True
+                    self._need_room()
+                    return
+                self._is_full = False
+                checksum = self._encode([[]])
+                try:
+                    await self._write_group(1)
+                except DeviceFailed:
+                    await asyncio.sleep(REOPEN_SECONDS)
+                    continue
+                self._last_checksum = checksum
+                self.unavailable = ""
+                self._accept([[]])
+                log.warning("journal available again", extra={"fields": {"block": self.last_block}})
+                self._reopened()
+                return
         finally:
             self._reopener = None
 

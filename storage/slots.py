@@ -53,6 +53,8 @@ class Slots:
         self._kept_back: set[int] = set()
         self._withheld: set[int] = set()
         """Slabs on their way from one class to another: their free slots are in no class's list."""
+        self._being_given = -1
+        """The slab that ``spare_slab`` gave out last, until it has its new class or is back; -1: none."""
         self.freed_unvoided = RowSet(len(table.lines))
         """Freed slots whose header may still verify; made void before their freeing rows leave the journal (R1)."""
 
@@ -107,8 +109,10 @@ class Slots:
         return not busy and slab not in self._withheld and row_id not in self._limbo_ids
 
     def is_in_use(self, row_id: int) -> bool:
-        """Whether a slot whose row is free is in flight or in limbo: its header stays as it is."""
-        return row_id in self.in_flight or row_id in self._limbo_ids
+        """Whether a slot whose row is free is in flight or in limbo, or its slab is just being given to another class:
+        its header stays as it is. In that slab a late write of zeros would fall upon a record of the new class."""
+        in_use = row_id in self.in_flight or row_id in self._limbo_ids
+        return in_use or self._table.place_of(row_id)[0] == self._being_given
 
     @property
     def is_voiding(self) -> bool:
@@ -281,14 +285,15 @@ class Slots:
         for position in reversed(range(len(self.unowned))):
             # Not one whose old headers are being made void: that would fall upon the records of its new class.
             if not self.busy[self.unowned[position]]:
-                return self.unowned.pop(position)
+                self._being_given = self.unowned.pop(position)
+                return self._being_given
         table = self._table
         busy = np.frombuffer(self.busy, dtype=np.uint32)
         owned = (table.slab_class != NO_CLASS) & (table.slab_class != for_class)
         empty = np.flatnonzero(owned & (busy == 0))
         if not len(empty):
             return -1
-        slab = int(empty[0])
+        slab = self._being_given = int(empty[0])
         self._forget_slab(slab)
         return slab
 
@@ -312,10 +317,12 @@ class Slots:
             self.unowned.append(slab)
 
     def is_draining(self, slab: int) -> bool:
-        return slab in self._draining or slab in self.unowned
+        """Whether a slab is on its way to another class."""
+        return slab in self._draining or slab in self.unowned or slab == self._being_given
 
     def left_class(self, slab: int) -> None:
         """A slab is about to be given to another class: headers in it die with its generation."""
+        self._being_given = -1
         slot_class = int(self._table.slab_class[slab])
         if slot_class != NO_CLASS:
             self.slabs_of_class[slot_class] -= 1
@@ -331,12 +338,14 @@ class Slots:
     def return_slab(self, slab: int) -> None:
         """A slab taken by ``spare_slab`` could not be given. Its header may name the class it did not get to, so it
         can't go back to the one it came from: it stays spare."""
+        self._being_given = -1
         if self._table.slab_class[slab] != NO_CLASS:
             self._withheld.add(slab)
         self.unowned.append(slab)
 
     def keep_back(self, slab: int) -> None:
         """A slab taken by ``spare_slab`` may hold what the journal lost: nobody gets it for now."""
+        self._being_given = -1
         self._kept_back.add(slab)
 
     def release_kept_back(self) -> None:

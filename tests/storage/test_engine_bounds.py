@@ -10,7 +10,8 @@ from unittest import mock
 import pytest
 
 from storage.device.counters import OpKind
-from storage.errors import Busy, EntryUnreadable, NamespacesFull
+from storage.entries import Durability
+from storage.errors import Busy, EntryNotFound, EntryUnreadable, FlushFailed, JournalUnavailable, NamespacesFull
 from storage.evicting import Evicting
 from storage.space import LOOK_AGAIN_SECONDS
 from tests.storage.test_partial import JOURNAL_BLOCKS, damaged
@@ -27,14 +28,17 @@ from tests.support.engines import (
     peek,
     put,
     short_journal,
+    turns,
+    until,
 )
-from tests.support.simulated_device import fail
+from tests.support.simulated_device import cut_all, fail
 
 
 @pytest.fixture(autouse=True)
 def _journal() -> Iterator[None]:
     with short_journal():
         yield
+        cut_all()
 
 
 async def test_r5_a_deletion_that_checkpoints_took_out_of_the_journal_still_counts() -> None:
@@ -173,3 +177,108 @@ async def test_r4_after_a_gap_a_slab_the_table_does_not_know_is_asked_before_it_
     assert engine.status().capacity.free_slabs < kept
     check_accounts(engine)
     await rig.stop()
+
+
+async def test_d3_the_journal_reopens_only_behind_what_makes_room() -> None:
+    """D3: one write of the journal is under way at a time. Two may make room for a full one, a compaction and a
+    checkpoint: the tail that one of them moves reopens it while the other's rows are being written."""
+    rig = Rig()
+    engine = await rig.start()
+    await put(engine, b"K", b"value")
+    journal, geometry = engine._journal, engine._index.geometry
+    journal._fail("the journal is full", [])
+    journal._is_full = True
+
+    def is_of_the_journal(kind: OpKind, offset_bytes: int, size_bytes: int) -> bool:
+        return kind is OpKind.WRITE and geometry.journal_offset <= offset_bytes < geometry.slabs_offset
+
+    rig.device.hold = is_of_the_journal
+    renewed = journal.join(engine._commit.renewal(engine._index.table.live_row_ids().tolist()))
+    await until(lambda: bool(rig.device.held))
+    journal.move_tail(journal.tail, journal.complete_since)
+    await turns()
+    assert len(rig.device.held) == 1, "the reopening waits"
+    rig.device.release_all()
+    await until(lambda: not journal.unavailable)
+    assert await renewed < journal.last_block
+    await put(engine, b"L", b"another")
+    engine = await rig.crash()
+    assert not engine.status().partial_recovery
+    assert (await peek(engine, b"K"), await peek(engine, b"L")) == (b"value", b"another")
+    await rig.stop()
+
+
+async def test_r5_what_asks_for_another_expiry_of_a_lost_key_gives_up_nothing_of_it() -> None:
+    """R5: only a put or a deletion supersedes what is quarantined of a key."""
+    rig = Rig()
+    engine = await rig.start()
+    await put(engine, b"K", b"value")
+    published = engine._commit.published(engine._identity.digest(1, b"K"))
+    assert published is not None
+    offset = engine._index.table.slot_offset(published[0])
+    rig.device.faults.append(fail(OpKind.READ, start_byte=offset, stop_byte=offset + 4096))
+    with pytest.raises(EntryUnreadable):
+        await get(engine, b"K")
+    with pytest.raises(EntryNotFound):
+        await engine.touch("n", b"K", expires_at=2_000_000_000)
+    assert engine.counters.deletes["missing"] == 0
+    rig.device.faults.clear()
+    result = await engine.retry()
+    assert (result.restored, result.superseded) == (1, 0)
+    assert await get(engine, b"K") == b"value"
+    await rig.stop()
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_d2_a_flushed_deletion_that_finds_nothing_is_flushed_too(*, many: bool) -> None:
+    """D1, D2: what was there may be gone by a deletion of a lower level, which a power loss would undo."""
+    rig = Rig()
+    engine = await rig.start()
+    await put(engine, b"K", b"value", durability=Durability.FLUSH)
+    await engine.delete("n", b"K", durability=Durability.JOURNAL)
+    if many:
+        outcomes = await engine.delete_many("n", [b"K", b"never there"], durability=Durability.FLUSH)
+        assert all(isinstance(outcome, EntryNotFound) for outcome in outcomes)
+    else:
+        with pytest.raises(EntryNotFound):
+            await engine.delete("n", b"K", durability=Durability.FLUSH)
+    engine = await rig.crash(rig.device.crash_image(power_loss=True))
+    assert await peek(engine, b"K") is None
+    rig.device.faults.append(fail(OpKind.FLUSH, times=1))
+    await put(engine, b"L", b"v")
+    if many:
+        (outcome,) = await engine.delete_many("n", [b"K"], durability=Durability.FLUSH)
+        assert isinstance(outcome, FlushFailed)
+    else:
+        with pytest.raises(FlushFailed):
+            await engine.delete("n", b"K", durability=Durability.FLUSH)
+    await rig.stop()
+
+
+@pytest.mark.parametrize("how", [OpKind.FLUSH, OpKind.WRITE])
+async def test_l2_a_journal_that_filled_while_checkpoints_failed_empties_again(how: OpKind) -> None:
+    """L2, D1: the first checkpoint that succeeds may leave the tail where it is, held by an older copy; what makes room
+    is written until one moves it, whether the journal was given up for want of room or for a write that failed."""
+    with short_journal(64, reserve=6):
+        rig = Rig(formatted_image(journal_blocks=64))
+        engine = await rig.start()
+        geometry, journal = engine._index.geometry, engine._journal
+        await put(engine, b"K", b"value")
+        await engine.checkpoint()
+        rig.device.faults.append(fail(OpKind.FLUSH))
+        while journal.used_blocks < geometry.journal_blocks - 6:
+            await put(engine, b"K", b"value")
+        if how is OpKind.WRITE:
+            rig.device.faults.append(fail(how, start_byte=geometry.journal_offset, stop_byte=geometry.slabs_offset))
+            journal._fail("the journal can't be written", [])
+            journal._start_reopening()
+        with mock.patch.object(journal, "_wait_timeout_seconds", 0.01), pytest.raises(JournalUnavailable):
+            await put(engine, b"K", b"value")
+        await turns()
+        rig.device.faults.clear()
+        for _ in range(geometry.copies):
+            await engine.checkpoint()
+        await until(lambda: not journal.unavailable)
+        await put(engine, b"K", b"another")
+        assert await get(engine, b"K") == b"another"
+        await rig.stop()

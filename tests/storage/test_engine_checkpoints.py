@@ -16,6 +16,7 @@ from storage.status import EngineState, Reason
 from tests.support.damage import key_of, page_of, put_many, row_id_of, slot_of, value_of, wreck_page
 from tests.support.engines import (
     CRASH_OPTIONS,
+    MIB,
     Rig,
     check_accounts,
     formatted_image,
@@ -24,6 +25,7 @@ from tests.support.engines import (
     peek,
     put,
     short_journal,
+    turns,
     until,
 )
 from tests.support.simulated_device import Fault, Flush, Write, cut_all
@@ -310,3 +312,61 @@ async def test_a_checkpoint_is_overdue_when_it_does_not_end_and_not_after_a_quie
     go_on.set()
     await until(lambda: not engine.reasons)
     await rig.stop()
+
+
+async def test_d4_no_header_is_made_void_in_a_slab_that_is_being_given_away(rig: Rig) -> None:
+    """B1, D4: a slow write of zeros, begun while the slab was on its way, would fall upon a record of its new class."""
+    engine, device = rig.engine, rig.device
+    index = engine._index
+    for number in range(3):
+        await put(engine, b"small %d" % number, payload_of(number, 3000))
+    slab, _ = index.table.place_of(int(index.table.live_row_ids()[0]))
+    # The first slot's header is void already: the slab's new class can begin there at once.
+    await engine.delete("n", b"small 0")
+    for number in range(3):
+        await put(engine, b"large %d" % number, payload_of(number, 700_000))
+        await engine.checkpoint()
+    await engine.delete("n", b"small 1")
+    await engine.delete("n", b"small 2")
+    await engine.flush()
+    await engine.checkpoint()
+    await engine.checkpoint()
+    assert len(index.slots.freed_unvoided) == 2, "the next checkpoint lets their freeing rows go"
+    start = index.geometry.slab_offset(slab)
+    device.hold = lambda kind, offset, size: kind is OpKind.WRITE and start <= offset < start + MIB
+    putting = asyncio.create_task(put(engine, b"large 3", payload_of(3, 700_000)))
+    await until(lambda: bool(device.held))
+    header = device.held[0]
+    checkpoint = asyncio.create_task(engine.checkpoint())
+    await turns(100)
+    device.hold = None
+    device.release(header)
+    await putting
+    device.release_all()
+    await checkpoint
+    assert index.table.slab_class[slab] == index.geometry.class_for(700_256)
+    assert await get(engine, b"large 3") == payload_of(3, 700_000)
+
+
+async def test_a1_a_slab_that_is_being_given_is_not_emptied_for_another_class(rig: Rig) -> None:
+    """A1, B1: else it would be given twice, the second time with records of the first class in it."""
+    engine, device = rig.engine, rig.device
+    index, evicting = engine._index, engine._space.evicting
+    await put(engine, b"small", payload_of(0, 3000))
+    slab, _ = index.table.place_of(int(index.table.live_row_ids()[0]))
+    small, large = int(index.table.slab_class[slab]), index.geometry.class_for(700_256)
+    for number in range(3):
+        await put(engine, b"large %d" % number, payload_of(number, 700_000))
+    await engine.delete("n", b"small")
+    await engine.flush()
+    start = index.geometry.slab_offset(slab)
+    device.hold = lambda kind, offset, size: kind is OpKind.WRITE and offset == start
+    putting = asyncio.create_task(put(engine, b"large 3", payload_of(3, 700_000)))
+    await until(lambda: bool(device.held))
+    assert evicting.take_slab([small]) == []
+    assert not index.slots.unowned
+    device.release_all()
+    await putting
+    assert index.table.slab_class[slab] == large
+    assert not index.slots.unowned
+    assert index.slots.spare_slab(small) == -1, "all are in use"

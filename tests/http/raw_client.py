@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from tests.support.tls_socket import TlsSocket
+
 TIMEOUT_SECONDS = 60.0
 
 
@@ -71,7 +73,7 @@ class RawClient:
         context: ssl.SSLContext | None = None,
     ) -> None:
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-        self.socket = socket.socket(family, socket.SOCK_STREAM)
+        self.socket: Any = socket.socket(family, socket.SOCK_STREAM)
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.settimeout(TIMEOUT_SECONDS)
@@ -79,7 +81,7 @@ class RawClient:
         if family == socket.AF_INET:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
-            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
+            self.socket = TlsSocket(self.socket, context, "localhost")
         self._file = self.socket.makefile("rb")
         self.answered_bytes = 0
         """Size of the last answer, its head included."""

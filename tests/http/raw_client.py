@@ -8,6 +8,7 @@ import ssl
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BufferedReader
 from types import TracebackType
 from typing import Any
 
@@ -82,7 +83,7 @@ class RawClient:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             self.socket = TlsSocket(self.socket, context, "localhost")
-        self._file = self.socket.makefile("rb")
+        self._file: BufferedReader = self.socket.makefile("rb")
         self.answered_bytes = 0
         """Size of the last answer, its head included."""
 

@@ -42,13 +42,14 @@ class TlsSocket:
     def receive_into(self, buffer: Any) -> int:
         """Bytes read; 0 at the end of what the server sends. For one thread at a time. It sends nothing: whoever reads
         must not wait for whoever writes."""
-        counts: list[int] = []
+        found: list[bytes] = []
         try:
-            while not self._is_done(lambda: counts.append(self._tls.read(len(buffer), buffer))):
+            while not self._is_done(lambda: found.append(self._tls.read(len(buffer)))):
                 self._receive()
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             return 0
-        return counts[0]
+        buffer[: len(found[0])] = found[0]
+        return len(found[0])
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(_Reader(self))

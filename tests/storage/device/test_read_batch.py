@@ -14,7 +14,7 @@ from storage.buffers import BufferArena, aligned_buffer
 from storage.device import file_device, operations
 from storage.device.file_device import FileDevice
 from storage.device.opening import open_device
-from storage.device.uring import RING_ENTRIES
+from storage.device.uring import AT_ONCE_COUNT, RING_ENTRIES
 from storage.errors import Busy
 from tests.storage.device.test_file_device import Runner, attached, engine, filled, on_device
 from tests.support.loop_devices import MIB, zero_file
@@ -182,6 +182,25 @@ def test_large_operations_do_not_wait_for_the_end_of_the_pass(file: Path) -> Non
             large = device.write(0, filled(MIB, 1))
             assert ring._unsubmitted == 0  # type: ignore[union-attr]
             await asyncio.gather(small, large)
+            await device.stop()
+
+    asyncio.run(main())
+
+
+def test_many_small_operations_do_not_wait_for_the_end_of_the_pass_either(file: Path) -> None:
+    """The device begins with the first of them while the next are made."""
+
+    async def main() -> None:
+        with open_device(file, write=True, io_engine="uring") as device:
+            device.start(asyncio.get_running_loop())
+            ring = device._engine
+            waiting = []
+            reads = []
+            for _ in range(2 * AT_ONCE_COUNT + 1):
+                reads.append(device.read(0, aligned_buffer(4096)))
+                waiting.append(ring._unsubmitted)  # type: ignore[union-attr]
+            assert waiting == [*range(1, AT_ONCE_COUNT), 0] * 2 + [1]
+            await asyncio.gather(*reads)
             await device.stop()
 
     asyncio.run(main())

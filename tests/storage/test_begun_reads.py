@@ -283,6 +283,7 @@ async def test_b1_on_a_real_file_with_writers_beside(tmp_path: Path, io_engine: 
         chance = random.Random(io_engine)
         versions = dict.fromkeys(keys, 0)
         under_way = told = 0
+        ended = asyncio.Event()
 
         async def write(key: bytes) -> None:
             for version in range(1, 20):
@@ -296,6 +297,7 @@ async def test_b1_on_a_real_file_with_writers_beside(tmp_path: Path, io_engine: 
             def done(reader: EntryReader | None) -> None:
                 nonlocal under_way, told
                 under_way -= 1
+                ended.set()
                 assert reader is not None
                 head, _, rest = take(reader).partition(b"|")
                 name, _, version = head.rpartition(b" ")
@@ -314,7 +316,11 @@ async def test_b1_on_a_real_file_with_writers_beside(tmp_path: Path, io_engine: 
         while not writing.done():
             for key in chance.choices(keys, k=24):
                 begin(key)
-            await asyncio.sleep(0)
+            if under_way < 48:
+                await asyncio.sleep(0)
+            else:  # a loop that never waits leaves the threads no time
+                ended.clear()
+                await ended.wait()
         await writing
         for key in keys:
             begin(key)

@@ -8,8 +8,8 @@ Requests that lead to ``ValuePath`` become a ``ConnectionExchange`` and are hand
 ASGI. Both stand in one queue, so that pipelined ones are answered in order.
 
 What that was worth before heads were remembered, in µs of CPU a request for everything but the engine (system calls
-included, 32 connections, lowest of three): GET of 4 KiB 38 as ASGI, 21 so; PUT of 4 KiB 45 and 26, of 64 KiB 73 and 41, of
-1 MiB 1310 and 205.
+included, 32 connections, lowest of three): GET of 4 KiB 38 as ASGI, 21 so; PUT of 4 KiB 45 and 26, of 64 KiB 73 and 41,
+of 1 MiB 1310 and 205.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from api.access.credentials import Credentials
 from api.admission import Admission
 from api.counters import HttpCounters
 from api.engine_face import EngineFace, EntryReader, ValuePut
-from api.exchange import Exchange
+from api.exchange import BodyTimeout, ClientGone, Exchange
 from api.headers import refuse_upgrade_with_body
 from api.refusals import FAILURES, answer_failure
 from api.settings import ApiSettings
@@ -148,7 +148,7 @@ class PlainValues:
         exchange.handle(self._handler(exchange, credentials, started))
         return False
 
-    def _answer_failure(self, exchange: Exchange, error: Any) -> int:
+    def _answer_failure(self, exchange: Exchange, error: RawblockdError | BodyTimeout | ClientGone) -> int:
         return answer_failure(exchange, error, self._settings.retry_after_seconds)
 
     def _end(self, exchange: Exchange, code: int, started: float) -> bool:
